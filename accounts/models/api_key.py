@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+
+from accounts.models.lane import Lane
+from accounts.models.tenant import Tenant
+from accounts.models.user import User
+from accounts.tenancy import TenantManager
+
+
+class Scope(models.TextChoices):
+    """What a key may be used for."""
+
+    INFERENCE = "inference", "Generate: chat, completions, their generations"
+    READ = "read", "Read models, usage and limits"
+    ADMIN = "admin", "Administer the tenant over the API"
+
+
+class ApiKey(models.Model):
+    """An application's credential. Only a keyed hash of it is stored; its text is shown once.
+
+    ``digest`` is HMAC-SHA-256 of the key under the pepper named by ``pepper_id`` (kept outside the
+    database); ``prefix`` is public and finds the row.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="api_keys")
+    name = models.CharField(max_length=100)
+    prefix = models.CharField(max_length=16, unique=True, editable=False)
+    digest = models.CharField(max_length=64, editable=False)
+    pepper_id = models.CharField(max_length=16, editable=False)
+    scopes = models.JSONField(default=list)
+    default_lane = models.ForeignKey(
+        Lane,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        help_text="The lane of requests that ask for none (service_tier absent or auto). Empty: normal.",
+    )
+    created_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True, help_text="Nothing new starts with it from then on.")
+    revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    rotated_from = models.OneToOneField(
+        "self", on_delete=models.PROTECT, null=True, blank=True, related_name="rotated_to", editable=False
+    )
+
+    objects = TenantManager()
+
+    class Meta:
+        ordering = ["-created_at"]
+        verbose_name = "API key"
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"

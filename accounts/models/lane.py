@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from django.db import models
+
+
+class Lane(models.Model):
+    """A priority class; rank 0 is served first. Seeded with high, normal and low."""
+
+    name = models.SlugField(primary_key=True, max_length=30)
+    rank = models.PositiveSmallIntegerField(unique=True, help_text="0 is served first.")
+    service_tier = models.SlugField(
+        max_length=30,
+        unique=True,
+        help_text="The name that OpenAI's API has for it: priority, default, flex, or the lane's own.",
+    )
+    description = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        ordering = ["rank"]
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+
+
+class Tenant(models.Model):
+    """A customer of the platform: a team, or an application's owner. Closed, never deleted."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=100)
+    slug = models.SlugField(max_length=60, unique=True, help_text="Short name, for logs, metrics and commands.")
+    created_at = models.DateTimeField(auto_now_add=True)
+    closed_at = models.DateTimeField(null=True, blank=True, help_text="From then on nothing of this tenant starts.")
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name

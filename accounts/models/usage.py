@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from django.db import models
+
+from accounts.tenancy import TenantManager
+
+
+class LedgerEntry(models.Model):
+    """What one generation used, written once, when it is settled. Every other usage view is a sum of these."""
+
+    generation_id = models.UUIDField(primary_key=True)
+    tenant_id = models.UUIDField()
+    api_key_id = models.UUIDField(null=True)
+    user_id = models.UUIDField(null=True)
+    model = models.CharField(max_length=200)
+    lane = models.CharField(max_length=30)
+    prompt_tokens = models.PositiveIntegerField()
+    cached_tokens = models.PositiveIntegerField()
+    completion_tokens = models.PositiveIntegerField()
+    settled_at = models.DateTimeField(db_index=True)
+
+    objects = TenantManager("tenant_id")
+
+    class Meta:
+        ordering = ["-settled_at"]
+        verbose_name_plural = "ledger entries"
+
+    def __str__(self) -> str:
+        return f"{self.generation_id.hex}: {self.prompt_tokens} + {self.completion_tokens} tokens"
+
+
+class UsageRollup(models.Model):
+    """Usage of one hour, summed from the ledger; can be rebuilt from it at any time."""
+
+    tenant_id = models.UUIDField()
+    api_key_id = models.UUIDField(null=True)
+    model = models.CharField(max_length=200)
+    lane = models.CharField(max_length=30)
+    hour = models.DateTimeField(help_text="Start of the hour, UTC.")
+    generations = models.PositiveIntegerField()
+    prompt_tokens = models.PositiveBigIntegerField()
+    cached_tokens = models.PositiveBigIntegerField()
+    completion_tokens = models.PositiveBigIntegerField()
+
+    objects = TenantManager("tenant_id")
+
+    class Meta:
+        ordering = ["-hour"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["hour", "tenant_id", "api_key_id", "model", "lane"],
+                name="usage_rollup_one_per_hour",
+                nulls_distinct=False,
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.hour:%Y-%m-%d %H}h {self.model} {self.lane}"

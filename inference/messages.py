@@ -1,0 +1,181 @@
+"""The whole wire between web and worker.
+
+Web and worker share no objects, only these structs, encoded as msgpack. Everything in
+dispatch (``inference.dispatch``) carries one of them, so this page is what has to stay
+compatible when the two run at different versions.
+
+Identifiers are UUIDs as 32 hexadecimal digits. Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended, in the words of OpenAI's API."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class CancelReason(StrEnum):
+    """Who or what ended a generation before its own end."""
+
+    CLIENT_DISCONNECTED = "client_disconnected"
+    CLIENT_REQUESTED = "client_requested"
+    ACCESS_REVOKED = "access_revoked"
+    DETACHED = "detached"
+    OPERATOR_REQUESTED = "operator_requested"
+
+
+class EndState(StrEnum):
+    """The terminal states of a generation."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+class Sampling(Struct, frozen=True, kw_only=True):
+    """How the next token is drawn. Every field has a value: defaults are filled in by the web.
+
+    ``seed`` is always set (drawn at admission when the client gave none): the key of the token
+    at position ``p`` is derived from ``seed`` and ``p`` alone, so a sequence is the same alone, in a
+    batch, and resumed.
+    """
+
+    seed: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+
+
+class GenerationTask(Struct, frozen=True, kw_only=True):
+    """One accepted generation, complete: a worker needs nothing else to run it."""
+
+    generation: str
+    tenant: str
+    model: str
+    lane: str
+    lane_rank: int
+    weight: int
+    prompt: list[int]
+    max_tokens: int
+    sampling: Sampling
+    stop: list[str] = []
+    speculation: bool = False
+    #: May run without an attached reader (stored conversation or background work).
+    unattended: bool = False
+    accepted_at: float
+
+    @property
+    def cost(self) -> int:
+        """Worst-case tokens: what fair share charges at the claim."""
+        return len(self.prompt) + self.max_tokens
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """Exact token counts of one generation."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """Why a generation failed: a stable code, and a message that may be shown to its client."""
+
+    code: str
+    message: str
+
+
+class Delta(Struct, frozen=True, kw_only=True, tag="delta"):
+    """Tokens committed in one tick for one choice, and the text they release.
+
+    ``text`` may be shorter than the tokens' (held back: part of a character, or of a stop string)
+    or empty; ``tokens`` are always logged, so that a resuming worker knows them all.
+    """
+
+    seq: int
+    epoch: int
+    tokens: list[int]
+    text: str
+    index: int = 0
+
+
+class End(Struct, frozen=True, kw_only=True, tag="end"):
+    """The last entry of a token log. Text still held back comes in a ``Delta`` before it."""
+
+    seq: int
+    epoch: int
+    state: EndState
+    usage: Usage
+    finish_reason: FinishReason | None = None
+    cancel_reason: CancelReason | None = None
+    failure: Failure | None = None
+
+
+#: What a token log holds, numbered by ``seq`` from 1 without gaps.
+LogEntry = Delta | End
+
+
+class PrefillProgress(Struct, frozen=True, kw_only=True, tag="prefill"):
+    """Prompt tokens run so far. Transient: published, never logged."""
+
+    done: int
+    total: int
+
+
+#: What one generation publishes in a tick.
+Publication = Delta | End | PrefillProgress
+
+
+class TickEntry(Struct, frozen=True, kw_only=True):
+    """One stream entry: everything that one worker published in one tick, per generation."""
+
+    worker: str
+    publications: list[tuple[str, Publication]]
+
+
+class Heartbeat(Struct, frozen=True, kw_only=True):
+    """What a worker says of itself about once a second; counters grow for the worker's lifetime."""
+
+    worker: str
+    model: str
+    hostname: str
+    pid: int
+    started_at: float
+    sent_at: float
+    #: When a tick, or the decision that nothing is to be done, last finished.
+    progressed_at: float
+    ready: bool
+    draining: bool
+    blas: str
+    device: str
+    decoding: int
+    prefilling: int
+    slots: int
+    counters: dict[str, float]
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+log_entry_decoder: Final[msgspec.msgpack.Decoder[LogEntry]] = msgspec.msgpack.Decoder(LogEntry)
+tick_entry_decoder: Final[msgspec.msgpack.Decoder[TickEntry]] = msgspec.msgpack.Decoder(TickEntry)
+task_decoder: Final[msgspec.msgpack.Decoder[GenerationTask]] = msgspec.msgpack.Decoder(GenerationTask)
+heartbeat_decoder: Final[msgspec.msgpack.Decoder[Heartbeat]] = msgspec.msgpack.Decoder(Heartbeat)
+
+
+def encode(message: GenerationTask | Delta | End | TickEntry | Heartbeat) -> bytes:
+    """The msgpack bytes of a message."""
+    return _encoder.encode(message)

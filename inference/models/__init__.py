@@ -1,0 +1,18 @@
+"""Inference as rows: constraints live here, workflows do not."""
+
+from inference.models.conversation import ChatMessage, ChatRole, Conversation
+from inference.models.generation import Generation, GenerationOutput, GenerationRequest, GenerationState
+from inference.models.language_model import LanguageModel
+from inference.models.worker import Worker
+
+__all__ = [
+    "ChatMessage",
+    "ChatRole",
+    "Conversation",
+    "Generation",
+    "GenerationOutput",
+    "GenerationRequest",
+    "GenerationState",
+    "LanguageModel",
+    "Worker",
+]

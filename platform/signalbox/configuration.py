@@ -1,0 +1,146 @@
+"""Every setting that an operator can make from outside, and nowhere else.
+
+This is the only module that reads the environment. The reference in ``docs/configuration.md`` is
+generated from these declarations (``manage.py configuration_reference``), so a description
+here is what the operator reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+#: The checkout: where ``manage.py`` is.
+ROOT = Path(__file__).resolve().parents[2]
+
+_LONGEST_SOCKET_PATH = 100
+
+
+class Configuration(BaseSettings):
+    """The installation's settings; environment names are the field's in capitals after ``SIGNALBOX_``."""
+
+    model_config = SettingsConfigDict(env_prefix="SIGNALBOX_", extra="ignore", frozen=True)
+
+    state_dir: Path = Field(
+        default=ROOT / ".signalbox",
+        description="Where everything lives that must be kept: database, Valkey data, models, secrets.",
+    )
+    database_url: str = Field(
+        default="",
+        validation_alias=AliasChoices("DATABASE_URL", "SIGNALBOX_DATABASE_URL", "database_url"),
+        description="`postgres://user:password@host/name`, or empty for SQLite in the state directory.",
+    )
+    valkey_url: str = Field(
+        default="",
+        validation_alias=AliasChoices("VALKEY_URL", "SIGNALBOX_VALKEY_URL", "valkey_url"),
+        description="`redis://…`, `rediss://…` or `unix://…` of your own Valkey or Redis (7.2 or newer); empty: "
+        "the embedded server in the state directory.",
+    )
+    host: str = Field(default="127.0.0.1", description="Address that the web server listens on.")
+    port: int = Field(default=8000, ge=1, le=65535, description="Port that the web server listens on.")
+    allowed_hosts: Annotated[list[str], NoDecode] = Field(
+        default=["localhost", "127.0.0.1", "[::1]"],
+        description="Host names under which the site may be reached, separated by commas. Others get 400.",
+    )
+    trusted_origins: Annotated[list[str], NoDecode] = Field(
+        default=[],
+        description="Further origins (`https://chat.example.com`) that may post forms and open chat sockets, "
+        "separated by commas. The site's own origin always may.",
+    )
+    trusted_proxies: Annotated[list[str], NoDecode] = Field(
+        default=[],
+        description="Addresses or networks of proxies whose `X-Forwarded-For` is believed, separated by commas.",
+    )
+    https: bool = Field(
+        default=False,
+        description="The site is reached over HTTPS (through a proxy): cookies are then sent over HTTPS only.",
+    )
+    debug: bool = Field(default=False, description="Django's debug mode. Never in production.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least level that is logged."
+    )
+    log_format: Literal["console", "json"] = Field(
+        default="console", description="`console` for people, `json` for machines."
+    )
+    time_zone: str = Field(default="UTC", description="Time zone of the admin's dates, as in `Europe/Berlin`.")
+    max_body_bytes: int = Field(
+        default=8 * 1024 * 1024, ge=1024, description="Largest request body, in bytes; more is answered 413."
+    )
+    queue_limit: int = Field(
+        default=1000, ge=1, description="Generations that may wait per model; more are answered 429 `queue_full`."
+    )
+    lease_seconds: float = Field(
+        default=15.0,
+        gt=0,
+        description="How long a worker may stay silent before its generations go back to the queue. Must exceed the "
+        "longest prefill chunk.",
+    )
+    detach_grace_seconds: float = Field(
+        default=60.0, gt=0, description="How long a generation runs on without a reader before it is cancelled."
+    )
+    token_log_seconds: float = Field(
+        default=900.0, gt=0, description="How long a finished generation's events can be replayed."
+    )
+    sweep_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        description="How often accepted generations that are not in the queue are looked for and put back.",
+    )
+    generation_timeout_seconds: float = Field(
+        default=3600.0, gt=0, description="Age at which a generation that still waits or runs is ended as `expired`."
+    )
+    request_retention_days: int = Field(
+        default=30, ge=1, description="Days that a finished generation's token ids, parameters and output are kept."
+    )
+    default_model: str = Field(
+        default="smollm2-135m-instruct", description="Model that `make up` prepares and serves first."
+    )
+
+    @field_validator("allowed_hosts", "trusted_origins", "trusted_proxies", mode="before")
+    @classmethod
+    def _split_commas(cls, value: object) -> object:
+        if isinstance(value, str):
+            return [part.strip() for part in value.split(",") if part.strip()]
+        return value
+
+    @property
+    def models_dir(self) -> Path:
+        return self.state_dir / "models"
+
+    @property
+    def secrets_dir(self) -> Path:
+        return self.state_dir / "secrets"
+
+    @property
+    def valkey_dir(self) -> Path:
+        return self.state_dir / "valkey"
+
+    @property
+    def valkey_socket(self) -> Path:
+        """The embedded server's socket. Socket paths are limited to about 100 bytes: a deep state directory
+        gets one in the system's temporary directory instead, named after it."""
+        socket = self.valkey_dir / "valkey.sock"
+        if len(str(socket)) <= _LONGEST_SOCKET_PATH:
+            return socket
+        name = hashlib.sha256(str(self.state_dir).encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"signalbox-{name}" / "valkey.sock"
+
+    @property
+    def blas_dir(self) -> Path:
+        return self.state_dir / "blas"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.state_dir / "logs"
+
+
+@cache
+def configuration() -> Configuration:
+    """The settings of this process, read once."""
+    return Configuration()

@@ -1,0 +1,56 @@
+"""One log line an event, with the request's id: for people on a console, as JSON for machines."""
+
+from __future__ import annotations
+
+import logging.config
+from typing import Any, Literal
+
+import structlog
+
+
+def logging_settings(level: str, format_: Literal["console", "json"]) -> None:
+    """Set structlog and the standard library's logging to write the same lines to standard error."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    renderer: Any = structlog.dev.ConsoleRenderer(colors=False)
+    final: list[Any] = [renderer]
+    if format_ == "json":
+        final = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {
+                "structured": {
+                    "()": structlog.stdlib.ProcessorFormatter,
+                    "foreign_pre_chain": shared,
+                    "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *final],
+                }
+            },
+            "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},
+            "root": {"handlers": ["stderr"], "level": level},
+            "loggers": {
+                "daphne": {"level": "WARNING"},
+                "django.channels.server": {"level": "WARNING"},
+                "asyncio": {"level": "WARNING"},
+                "kombu": {"level": "WARNING"},
+                "amqp": {"level": "WARNING"},
+                "httpx": {"level": "WARNING"},
+            },
+        }
+    )
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )

@@ -1,0 +1,38 @@
+"""Secrets that live outside the database: one file each, mode 600, made when first needed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from signalbox.configuration import configuration
+
+
+def read_or_create(name: str, nbytes: int = 32) -> str:
+    """The secret ``name`` as URL-safe text; made with ``nbytes`` random bytes when it is not there.
+
+    Several processes may ask at once: the file is linked into place whole, and the first one wins.
+    """
+    directory = configuration().secrets_dir
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / name
+    if not path.exists():
+        _create(path, secrets.token_urlsafe(nbytes))
+    return path.read_text().strip()
+
+
+def _create(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            path.hardlink_to(draft)
+        except FileExistsError:
+            return
+    finally:
+        draft.unlink()

@@ -1,0 +1,50 @@
+"""Valkey clients, made in one place. Only ``inference.dispatch`` and ``accounts.rates`` use them."""
+
+from __future__ import annotations
+
+import redis
+import redis.asyncio
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+
+from signalbox.configuration import Configuration, configuration
+
+#: Longest that a client waits for an answer. Blocking reads must block for less.
+SOCKET_TIMEOUT_S = 5.0
+#: Longest ``BLOCK`` of a blocking read, in milliseconds.
+BLOCK_MS = 4000
+
+_RETRIES = 3
+
+
+def url(settings: Configuration | None = None) -> str:
+    """Where Valkey is: the operator's own, or the embedded server's socket."""
+    settings = settings or configuration()
+    return settings.valkey_url or f"unix://{settings.valkey_socket}"
+
+
+def celery_url(settings: Configuration | None = None) -> str:
+    """The same address in the words of Celery and Channels, which know no ``unix://``."""
+    address = url(settings)
+    return address.replace("unix://", "redis+socket://", 1) if address.startswith("unix://") else address
+
+
+def sync_client(settings: Configuration | None = None) -> redis.Redis:
+    """A client with its own connection pool, for threads. Answers are bytes."""
+    return redis.Redis.from_url(
+        url(settings),
+        socket_timeout=SOCKET_TIMEOUT_S,
+        socket_connect_timeout=SOCKET_TIMEOUT_S,
+        health_check_interval=30,
+        retry=Retry(ExponentialBackoff(cap=0.5, base=0.02), _RETRIES),
+    )
+
+
+def async_client(settings: Configuration | None = None) -> redis.asyncio.Redis:
+    """A client with its own connection pool, for one event loop. Answers are bytes."""
+    return redis.asyncio.Redis.from_url(
+        url(settings),
+        socket_timeout=SOCKET_TIMEOUT_S,
+        socket_connect_timeout=SOCKET_TIMEOUT_S,
+        health_check_interval=30,
+    )

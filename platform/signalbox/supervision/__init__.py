@@ -1,0 +1,1 @@
+"""`manage.py up`: one process that starts, watches and stops all the others."""

@@ -1,0 +1,22 @@
+"""What every test stands on: a state directory of its own, a real Valkey, a real database."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+# Before Django is loaded: settings are derived from the environment once.
+_STATE = Path(tempfile.mkdtemp(prefix="signalbox-test-"))
+os.environ["SIGNALBOX_STATE_DIR"] = str(_STATE)
+os.environ.setdefault("SIGNALBOX_LOG_LEVEL", "WARNING")
+(_STATE / "vendor").mkdir()
+
+import pytest  # noqa: E402
+
+pytest_plugins = ["tests.fixtures.valkey"]
+
+
+@pytest.fixture(scope="session")
+def state_dir() -> Path:
+    return _STATE
