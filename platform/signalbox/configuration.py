@@ -98,6 +98,16 @@ class Configuration(BaseSettings):
     request_retention_days: int = Field(
         default=30, ge=1, description="Days that a finished generation's token ids, parameters and output are kept."
     )
+    blas: Literal["auto", "stock"] = Field(
+        default="auto",
+        description="On a Linux CPU: `auto` takes the fastest BLAS there is, `stock` leaves MLX its own slow one, "
+        "whose last bits do not depend on the batch.",
+    )
+    blas_threads: int = Field(
+        default=0,
+        ge=0,
+        description="Threads of that BLAS; 0: as many as the worker may use processors.",
+    )
     default_model: str = Field(
         default="smollm2-135m-instruct", description="Model that `make up` prepares and serves first."
     )
