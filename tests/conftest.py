@@ -14,7 +14,7 @@ os.environ.setdefault("SIGNALBOX_LOG_LEVEL", "WARNING")
 
 import pytest  # noqa: E402
 
-pytest_plugins = ["tests.fixtures.valkey"]
+pytest_plugins = ["tests.fixtures.valkey", "tests.fixtures.live_stack"]
 
 
 @pytest.fixture(scope="session")

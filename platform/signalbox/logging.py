@@ -17,7 +17,10 @@ def logging_settings(level: str, format_: Literal["console", "json"]) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
-    renderer: Any = structlog.dev.ConsoleRenderer(colors=False)
+    # Plain tracebacks: the pretty ones print local variables, keys and prompts among them.
+    renderer: Any = structlog.dev.ConsoleRenderer(
+        colors=False, exception_formatter=structlog.dev.plain_traceback
+    )
     final: list[Any] = [renderer]
     if format_ == "json":
         final = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
@@ -37,6 +40,9 @@ def logging_settings(level: str, format_: Literal["console", "json"]) -> None:
             "loggers": {
                 "daphne": {"level": "WARNING"},
                 "django.channels.server": {"level": "WARNING"},
+                # The access log has every request; these two repeat the refused ones, one of them with a traceback.
+                "django.request": {"level": "ERROR"},
+                "django.security.DisallowedHost": {"level": "CRITICAL"},
                 "asyncio": {"level": "WARNING"},
                 "kombu": {"level": "WARNING"},
                 "amqp": {"level": "WARNING"},

@@ -1,0 +1,16 @@
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from signalbox import server
+from signalbox.configuration import configuration
+
+
+class Command(BaseCommand):
+    """Serves the site: API, chat, admin."""
+
+    help = "Serve the site (API, chat, admin) on the configured address until SIGTERM or Ctrl-C."
+    requires_system_checks: list[str] = []
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        server.serve(configuration())
