@@ -13,6 +13,11 @@ os.environ.setdefault("SIGNALBOX_LOG_LEVEL", "WARNING")
 (_STATE / "vendor").mkdir()
 
 import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+# Examples share two cores with everything else: how long one takes says nothing.
+settings.register_profile("signalbox", deadline=None)
+settings.load_profile("signalbox")
 
 pytest_plugins = ["tests.fixtures.valkey", "tests.fixtures.live_stack"]
 
