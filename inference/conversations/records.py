@@ -18,7 +18,7 @@ class ConversationRefusal(StrEnum):
     ROLE_NOT_STORED = "role_not_stored"
 
 
-class ConversationRefused(Exception):
+class ConversationRefused(Exception):  # noqa: N818 — an outcome, as intake's
     """The verb was refused; nothing was written."""
 
     def __init__(self, code: ConversationRefusal, message: str) -> None:
@@ -101,6 +101,7 @@ class PlannedTurn:
     """
 
     conversation_id: UUID
+    user_id: UUID
     prompt: tuple[Message, ...]
     new: tuple[Message, ...]
     position: int

@@ -55,6 +55,7 @@ def plan_turn(
     earlier = [Message(message.role, message.content) for message in stored]
     return PlannedTurn(
         conversation_id=conversation_id,
+        user_id=conversation.user_id,
         prompt=tuple(readable([*earlier, *new])),
         new=tuple(new),
         position=position,
@@ -85,7 +86,7 @@ def append_turn(turn: PlannedTurn, generation: Generation) -> None:
     """
     conversation = (
         Conversation.objects.select_for_update()
-        .filter(id=turn.conversation_id, user_id=generation.user_id)
+        .filter(id=turn.conversation_id, user_id=turn.user_id)
         .first()
     )
     if conversation is None:

@@ -159,10 +159,10 @@ CELERY_TIMEZONE = "UTC"
 
 STATIC_URL = "static/"
 STATIC_ROOT = _configuration.state_dir / "static"
-STATICFILES_DIRS = [ROOT / "platform" / "signalbox" / "static", ("vendor", _configuration.state_dir / "vendor")]
+STATICFILES_DIRS = [("vendor", _configuration.state_dir / "vendor")]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "servestatic.storage.CompressedManifestStaticFilesStorage"},
+    "staticfiles": {"BACKEND": "signalbox.static_files.StaticFilesStorage"},
 }
 
 LANGUAGE_CODE = "en"
