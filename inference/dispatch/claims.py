@@ -1,0 +1,155 @@
+"""Claims and leases: how a worker comes to own a generation, keeps it, and lets it go.
+
+A claim raises the generation's epoch. Whatever an owner does with it names that epoch, and is refused once
+another claim (or a withdrawal) has raised it: a worker that was stopped past its lease can do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import redis
+
+from inference.dispatch import functions, keys
+from inference.dispatch.token_log import decode, keep_ms
+from inference.messages import CancelReason, GenerationTask, LogEntry, task_decoder
+from inference.scheduling import fair_share
+from inference.scheduling.lanes import pick_lane
+
+#: How often a claim chooses again because others changed the queue in between. Each time, another worker got something.
+CLAIM_ATTEMPTS = 16
+#: Lapsed leases that one claim returns to the queue, at most: a bound on its time.
+LAPSES_PER_CLAIM = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A generation owned by a worker for as long as it renews the lease.
+
+    ``log``: what earlier owners published; if its last entry is an ``End``, only settlement and acknowledgement are
+    left to do. ``log_lost``: an earlier owner may have published what Valkey has lost since; the log starts anew.
+    ``cancel``: it is to be ended at once, for this reason. ``lapses``: how many owners fell silent with it.
+    """
+
+    task: GenerationTask
+    epoch: int
+    log: list[LogEntry]
+    log_lost: bool
+    cancel: CancelReason | None
+    lapses: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    skips: int
+    virtual_time: int
+    heads: list[fair_share.Head]
+    generations: dict[str, str]
+
+
+def claim(client: redis.Redis, worker: str, model: str, lease_s: float) -> Claim | None:
+    """Claim the generation of ``model`` that is to be served next, for ``lease_s`` seconds.
+
+    First returns to the queue what silent workers held, so that no other process is needed for that. None: nothing
+    waits, or other workers were quicker ``CLAIM_ATTEMPTS`` times in a row (they are counted as ``conflicts``).
+    """
+    claim_id = uuid4().hex
+    for _ in range(CLAIM_ATTEMPTS):
+        version, lanes = _contenders(client, model)
+        rank, skips = pick_lane(lanes.keys(), {rank: lane.skips for rank, lane in lanes.items()})
+        if rank is None:
+            return None
+        lane = lanes[rank]
+        service = fair_share.serve(lane.heads, lane.virtual_time)
+        granted = functions.claim(
+            client,
+            model,
+            version,
+            claim_id,
+            worker,
+            _milliseconds(lease_s),
+            rank,
+            service.tenant,
+            lane.generations[service.tenant],
+            service.virtual_time,
+            len(service.finishes),
+            *(part for tag in service.finishes.items() for part in tag),
+            *(part for skipped in skips.items() for part in skipped),
+        )
+        if granted is not None:
+            return _claim_of(granted)
+    return None
+
+
+def renew(client: redis.Redis, worker: str, claims: Mapping[str, int], lease_s: float) -> set[str]:
+    """Keep what the worker owns (epochs by generation) for another ``lease_s`` seconds.
+
+    Returns the generations that are no longer its: they are to be dropped silently.
+    """
+    if not claims:
+        return set()
+    owned = (part for claimed in claims.items() for part in claimed)
+    return {one.decode() for one in functions.renew(client, worker, _milliseconds(lease_s), *owned)}
+
+
+def requeue(client: redis.Redis, generation: str, epoch: int, epoch_floor: int = 0) -> bool:
+    """Give the generation back unfinished: it waits first of its tenant's and is not charged again.
+
+    ``epoch_floor``: the database's epoch, where the claim's was not above it. False: it is no longer the caller's.
+    """
+    return bool(functions.requeue(client, generation, epoch, epoch_floor))
+
+
+def acknowledge(client: redis.Redis, generation: str, epoch: int, unused_tokens: int) -> bool:
+    """Let go of a generation that has ended and is settled; its log is kept for a while.
+
+    ``unused_tokens``: what it was charged (prompt + max tokens) less what it used; given back to its tenant's share.
+    False: it is no longer the caller's. Acknowledging again is harmless.
+    """
+    weight = client.hget(keys.generation(generation), "weight")
+    refund = fair_share.refund(unused_tokens, int(weight)) if weight is not None else 0
+    return bool(functions.acknowledge(client, generation, epoch, refund, keep_ms()))
+
+
+def _contenders(client: redis.Redis, model: str) -> tuple[bytes, dict[int, _Lane]]:
+    """Who waits, by lane rank, and the version of the queue that says so."""
+    version, lanes = functions.contenders(client, model, LAPSES_PER_CLAIM)
+    return version, {int(rank): _lane_of(*fields) for rank, *fields in lanes}
+
+
+def _lane_of(skips: bytes, virtual_time: bytes, heads: list[list[bytes]]) -> _Lane:
+    return _Lane(
+        skips=int(skips),
+        virtual_time=int(virtual_time),
+        heads=[
+            fair_share.Head(
+                tenant=tenant.decode(),
+                arrival=int(arrival),
+                cost=int(due),
+                weight=int(weight),
+                finish=int(finish),
+                joined=joined == b"joined",
+            )
+            for tenant, joined, finish, _, arrival, due, weight in heads
+        ],
+        generations={tenant.decode(): generation.decode() for tenant, _, _, generation, *_ in heads},
+    )
+
+
+def _claim_of(granted: list[Any]) -> Claim:
+    epoch, task, cancel, log_lost, lapses, log = granted
+    return Claim(
+        task=task_decoder.decode(task),
+        epoch=int(epoch),
+        log=decode(log),
+        log_lost=log_lost == b"1",
+        cancel=CancelReason(cancel.decode()) if cancel else None,
+        lapses=int(lapses),
+    )
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

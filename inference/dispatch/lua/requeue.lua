@@ -1,0 +1,12 @@
+-- ARGV: generation, epoch, epoch floor. 1: it waits again, first of its tenant's, not charged again; 0: refused.
+local generation, epoch, epoch_floor = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local key = generation_key(generation)
+
+if not holds(generation, epoch) then
+  return 0
+end
+leave_worker(generation)
+redis.call('HSET', key, 'epoch', math.max(tonumber(epoch), epoch_floor))
+join_queue(generation)
+outdate_reads(redis.call('HGET', key, 'model'))
+return 1
