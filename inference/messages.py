@@ -31,6 +31,12 @@ class CancelReason(StrEnum):
     ACCESS_REVOKED = "access_revoked"
     DETACHED = "detached"
     OPERATOR_REQUESTED = "operator_requested"
+    TIMED_OUT = "timed_out"
+
+    @property
+    def end_state(self) -> EndState:
+        """The terminal state that a generation ended for this reason is in."""
+        return EndState.EXPIRED if self is CancelReason.TIMED_OUT else EndState.CANCELLED
 
 
 class EndState(StrEnum):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import redis
 import redis.asyncio
 from redis.backoff import ExponentialBackoff
@@ -48,3 +50,9 @@ def async_client(settings: Configuration | None = None) -> redis.asyncio.Redis:
         socket_connect_timeout=SOCKET_TIMEOUT_S,
         health_check_interval=30,
     )
+
+
+@cache
+def shared_client() -> redis.Redis:
+    """This process's thread-safe client. Not for use across a fork."""
+    return sync_client()

@@ -1,0 +1,75 @@
+"""How a generation is ended before its own end, by whoever may: idempotent, and lost by no crash.
+
+The database is told first. If this process dies before Valkey is told, the sweep (``inference.recovery``) repeats it.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import redis
+import structlog
+from django.utils import timezone
+
+from accounts.tenancy import every_tenant
+from inference.dispatch import publishing, token_log
+from inference.dispatch.queue import Withdrawal, WithdrawOutcome, dispatch_queue
+from inference.messages import CancelReason, Delta, End, Usage
+from inference.models import Generation
+from inference.models.generation import LIVE_STATES
+from inference.settlement import settle, settle_from_log
+from signalbox import store
+
+_log = structlog.get_logger(__name__)
+
+
+def cancel(generation_id: UUID, reason: CancelReason) -> None:
+    """End the generation: at once while it is queued, within a tick of its worker while it runs.
+
+    Authorization is the caller's. Does nothing to a generation that has ended. The first reason given stays.
+    """
+    with every_tenant("the caller has authorized this generation"):
+        live = Generation.objects.filter(id=generation_id, state__in=LIVE_STATES)
+        if not live.filter(cancel_requested_at=None).update(
+            cancel_requested_at=timezone.now(), cancel_reason=reason.value
+        ):
+            return
+        generation: Generation = Generation.objects.get(id=generation_id)
+    try:
+        carry_out(generation)
+    except redis.RedisError:
+        _log.warning("cancel_left_to_sweep", generation=generation_id.hex, exc_info=True)
+
+
+def carry_out(generation: Generation) -> None:
+    """Do what a cancel that the database knows of asks for: take it out of the queue and settle it, or tell its worker.
+
+    May be repeated. Raises ``redis.RedisError`` when Valkey cannot be reached.
+    """
+    reason = CancelReason(generation.cancel_reason)
+    withdrawal = dispatch_queue().withdraw(generation.id.hex, reason, generation.epoch)
+    match withdrawal.outcome:
+        case WithdrawOutcome.QUEUED | WithdrawOutcome.UNKNOWN:
+            _end_withdrawn(generation, reason, withdrawal)
+        case WithdrawOutcome.ENDED:
+            settle_from_log(generation.id)
+        case WithdrawOutcome.RUNNING:
+            pass
+
+
+def _end_withdrawn(generation: Generation, reason: CancelReason, withdrawal: Withdrawal) -> None:
+    client = store.shared_client()
+    entries = token_log.read(client, generation.id.hex)
+    produced = sum(len(entry.tokens) for entry in entries if isinstance(entry, Delta))
+    end = End(
+        seq=withdrawal.last_seq + 1,
+        epoch=withdrawal.epoch,
+        state=reason.end_state,
+        # A prompt that was never run costs nothing; one that was (before its worker died) costs what it made.
+        usage=Usage(prompt_tokens=generation.prompt_tokens if produced else 0, completion_tokens=produced),
+        cancel_reason=reason,
+    )
+    if publishing.append_end(client, generation.id.hex, withdrawal.epoch, end):
+        settle(generation.id, withdrawal.epoch, end)
+    else:
+        settle_from_log(generation.id)
