@@ -1,0 +1,177 @@
+"""What one tick does: the rule that keeps prompts from stalling streams and streams from starving prompts.
+
+Prompt work of ``t`` padded tokens next to a producing stream makes a *debt* of ``t × interval``. While
+debt is open, no prompt runs next to producing streams; each decode tick pays ``chunk_tokens`` for every
+waiting prompt. A full chunk thus costs exactly ``interval`` decode ticks, a short prompt hardly any, and
+the first prompt after a quiet while runs at once.
+
+Units are ticks and tokens, never seconds, so that a bound means the same on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+#: Decode ticks for a full chunk until a machine has measured its own: the knee on an M1 Ultra.
+DEFAULT_INTERVAL = 16
+DEFAULT_CHUNK_TOKENS = 512
+LONGEST_INTERVAL = 4096
+SMALLEST_CHUNK, LARGEST_CHUNK = 16, 4096
+
+
+class Action(StrEnum):
+    """The one model action of a tick."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    SPECULATE = "speculate"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillLimits:
+    """How much prompt work a tick may do, and what it costs.
+
+    ``chunk_tokens``: most padded prompt tokens of one tick. ``interval``: decode ticks that a full chunk
+    leaves to producing streams; 0 switches prefill next to streams off, so that streams starve prompts.
+    """
+
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS
+    interval: int = DEFAULT_INTERVAL
+
+    def __post_init__(self) -> None:
+        if self.chunk_tokens < 1:
+            raise ValueError(f"chunk_tokens must be at least 1, not {self.chunk_tokens}")
+        if self.interval < 0:
+            raise ValueError(f"interval must not be negative, but is {self.interval}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickState:
+    """All that a tick is decided from. The defaults are an idle scheduler's.
+
+    ``decoding``: rows in the decode batch. ``prefills``: admitted sequences whose prompt is not finished, the
+    slot's holder and its waiters not counted. ``next_prefill_tokens``: padded tokens that the next
+    prefill tick would run, 0 without prefills. ``speculative_pending``: the slot is taken or its backlog is not
+    empty. ``speculative_prompt_tokens``: padded prompt tokens of the next slice if it is a slice 0, 0 if it
+    is a round. The last three fields are the previous decision's.
+    """
+
+    decoding: int = 0
+    prefills: int = 0
+    next_prefill_tokens: int = 0
+    speculative_pending: bool = False
+    speculative_prompt_tokens: int = 0
+    limits: PrefillLimits = PrefillLimits()
+    prefill_debt: int = 0
+    speculative_yielded: bool = False
+    slice_prompt_last: bool = False
+
+    def __post_init__(self) -> None:
+        if self.decoding < 0 or self.prefills < 0 or self.prefill_debt < 0:
+            raise ValueError(f"decoding, prefills and prefill_debt must not be negative: {self}")
+        if (
+            not (self.prefills > 0)
+            <= self.next_prefill_tokens
+            <= self.limits.chunk_tokens * (self.prefills > 0)
+        ):
+            raise ValueError(f"next_prefill_tokens must be 1 … chunk_tokens, and 0 without prefills: {self}")
+        if not 0 <= self.speculative_prompt_tokens <= self.limits.chunk_tokens * self.speculative_pending:
+            raise ValueError(
+                f"speculative_prompt_tokens must be 0 … chunk_tokens, and 0 without a slice: {self}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TickDecision:
+    """The action, and the counters to give the next tick: never one without the other."""
+
+    action: Action
+    prefill_debt: int
+    speculative_yielded: bool
+    slice_prompt_last: bool
+
+
+def decide_tick(state: TickState) -> TickDecision:
+    """Choose the tick's action. Exactly one, whatever contends; IDLE only when nothing is to be done."""
+    limits, prompt_slice = state.limits, state.speculative_prompt_tokens > 0
+    round_pending = state.speculative_pending and not prompt_slice
+    producing = state.decoding > 0 or round_pending
+    clear = limits.interval > 0 and state.prefill_debt == 0
+    both_wait = state.prefills > 0 and prompt_slice
+
+    prefill_ready = state.prefills > 0 and (
+        not producing or (clear and not (both_wait and not state.slice_prompt_last))
+    )
+    slice_ready = state.speculative_pending and (
+        round_pending
+        or state.decoding == 0
+        or limits.interval == 0
+        or (clear and not (both_wait and state.slice_prompt_last))
+    )
+    if slice_ready and not (state.speculative_yielded and (prefill_ready or state.decoding > 0)):
+        action = Action.SPECULATE
+    elif prefill_ready:
+        action = Action.PREFILL
+    elif state.decoding > 0:
+        action = Action.DECODE
+    else:
+        action = Action.IDLE
+
+    yielded, prompt_last = state.speculative_yielded, state.slice_prompt_last
+    if action is not Action.IDLE:
+        yielded = action is Action.SPECULATE
+    if action is Action.PREFILL:
+        prompt_last = False
+    elif action is Action.SPECULATE and prompt_slice:
+        prompt_last = True
+    return TickDecision(action, _debt_after(state, action, producing), yielded, prompt_last)
+
+
+def _debt_after(state: TickState, action: Action, producing: bool) -> int:
+    prompt_slice = state.speculative_prompt_tokens > 0
+    if not producing or action is Action.IDLE:
+        return 0
+    if action is Action.PREFILL:
+        return state.prefill_debt + state.next_prefill_tokens * state.limits.interval
+    if action is Action.SPECULATE and prompt_slice:
+        return state.prefill_debt + state.speculative_prompt_tokens * state.limits.interval
+    if action is Action.SPECULATE and state.decoding > 0:
+        return state.prefill_debt
+    waiting = state.prefills + prompt_slice
+    return max(0, state.prefill_debt - state.limits.chunk_tokens * max(1, waiting))
+
+
+def interval_for(target: float, decode_ms: float | None, chunk_ms: float | None, prefills: int) -> int:
+    """The interval at which admitting ``prefills`` prompts at once slows streams ``target``-fold at most.
+
+    ``decode_ms`` and ``chunk_ms`` are running medians of one decode tick and one full chunk; None while not
+    measured, which gives ``DEFAULT_INTERVAL``. Raises ``ValueError`` unless ``target`` exceeds 1.
+    """
+    if not target > 1:
+        raise ValueError(
+            f"the target must exceed 1, because streams cannot be slowed {target}-fold by prompts"
+        )
+    if not decode_ms or not chunk_ms:
+        return DEFAULT_INTERVAL
+    ticks = prefills * (chunk_ms / decode_ms) / (target - 1)
+    return math.ceil(min(max(ticks, 1), LONGEST_INTERVAL))
+
+
+def chunk_for(stall_ms: float, ms_per_prompt_token: float | None) -> int:
+    """The largest chunk, a power of two in 16 … 4096, that stalls streams ``stall_ms`` at most.
+
+    Late chunks of a long prompt cost more than early ones: measure ``ms_per_prompt_token`` on those. None,
+    while not measured, gives ``DEFAULT_CHUNK_TOKENS``. Where not even the smallest chunk fits, it is the
+    answer. Raises ``ValueError`` unless ``stall_ms`` is positive.
+    """
+    if not stall_ms > 0:
+        raise ValueError(f"the longest stall must be positive, not {stall_ms} ms")
+    if not ms_per_prompt_token:
+        return DEFAULT_CHUNK_TOKENS
+    chunk = SMALLEST_CHUNK
+    while chunk < LARGEST_CHUNK and chunk * 2 * ms_per_prompt_token <= stall_ms:
+        chunk *= 2
+    return chunk
