@@ -1,0 +1,80 @@
+"""Case S6: nothing of a stop string, or after it, ever shows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.tokenization.stop_strings import StopMatcher
+
+#: Few letters, so that stop strings overlap each other, themselves and the text.
+stop_lists = st.lists(st.text("ab\n", min_size=1, max_size=20), min_size=1, max_size=4)
+texts = st.text("abc\n", max_size=60)
+cuts = st.lists(st.integers(0, 60), max_size=20)
+
+
+def pieces(text: str, cuts: list[int]) -> list[str]:
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
+    return [text[start:stop] for start, stop in pairwise(bounds)]
+
+
+def expected(text: str, stops: list[str]) -> tuple[str, bool]:
+    """The rule, spelled out: the first character that completes a stop string ends the text."""
+    for end in range(len(text) + 1):
+        complete = [stop for stop in stops if text[:end].endswith(stop)]
+        if complete:
+            return text[: end - max(map(len, complete))], True
+    return text, False
+
+
+@given(stops=stop_lists, text=texts, cuts=cuts)
+def test_streamed_text_ends_before_the_first_complete_stop_string_at_any_cut(
+    stops: list[str], text: str, cuts: list[int]
+) -> None:
+    matcher = StopMatcher(stops)
+    shown, hit = "", False
+    for piece in pieces(text, cuts):
+        released, hit = matcher.push(piece)
+        shown += released
+        if hit:
+            break
+    if not hit:
+        shown += matcher.flush()
+    assert (shown, hit) == expected(text, stops)
+    assert not any(stop in shown for stop in stops)
+
+
+@given(stops=stop_lists, text=texts)
+def test_only_the_longest_possible_beginning_of_a_stop_string_is_held_back(
+    stops: list[str], text: str
+) -> None:
+    matcher = StopMatcher(stops)
+    shown = ""
+    for index, character in enumerate(text, start=1):
+        released, hit = matcher.push(character)
+        shown += released
+        if hit:
+            return
+        beginnings = (stop[:length] for stop in stops for length in range(len(stop)))
+        held = max(len(beginning) for beginning in beginnings if text[:index].endswith(beginning))
+        assert shown == text[: index - held]
+
+
+def test_nothing_is_released_after_a_hit() -> None:
+    matcher = StopMatcher(["END"])
+    assert matcher.push("text EN") == ("text ", False)
+    assert matcher.push("D of it") == ("", True)
+    assert matcher.push("more") == ("", True)
+    assert matcher.flush() == ""
+
+
+def test_without_stop_strings_everything_passes() -> None:
+    assert StopMatcher([]).push("anything") == ("anything", False)
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        StopMatcher(["a", ""])
