@@ -19,13 +19,14 @@ from signalbox.configuration import configuration
 
 @dataclass(frozen=True, slots=True)
 class LogExcerpt:
-    """A log's end, read in one step.
+    """Part of a log, read in one step.
 
-    ``known``: dispatch has (still, or already) a trace of the generation. ``last_seq``: 0 for an empty log.
-    ``entries``: those asked for, in order.
+    ``known``: dispatch has (still, or already) a trace of the generation. ``over``: nothing will be appended any more.
+    ``last_seq``: 0 for an empty log. ``entries``: those asked for, in order.
     """
 
     known: bool
+    over: bool
     last_seq: int
     entries: list[LogEntry]
 
@@ -40,14 +41,14 @@ async def aread(client: redis.asyncio.Redis, generation: str, after: int = 0) ->
     return decode(cast(list[bytes], await client.lrange(keys.log(generation), after, -1)))
 
 
-async def aread_excerpt(client: redis.asyncio.Redis, generation: str, after: int) -> LogExcerpt:
-    """The entries after ``seq`` ``after``, with what tells a log that is empty from one that is gone."""
+async def aread_excerpt(client: redis.asyncio.Redis, generation: str, after: int, count: int) -> LogExcerpt:
+    """At most ``count`` entries after ``seq`` ``after``, with what tells a log that is empty from one that is gone."""
     async with client.pipeline(transaction=True) as pipeline:
-        pipeline.exists(keys.generation(generation))
+        pipeline.hget(keys.generation(generation), "state")
         pipeline.llen(keys.log(generation))
-        pipeline.lrange(keys.log(generation), after, -1)
-        known, last_seq, entries = await pipeline.execute()
-    return LogExcerpt(bool(known), int(last_seq), decode(entries))
+        pipeline.lrange(keys.log(generation), after, after + count - 1)
+        state, last_seq, entries = await pipeline.execute()
+    return LogExcerpt(state is not None, state == b"ended", int(last_seq), decode(entries))
 
 
 def decode(entries: Sequence[bytes]) -> list[LogEntry]:
