@@ -6,20 +6,25 @@ import os
 import tempfile
 from pathlib import Path
 
-# Before Django is loaded: settings are derived from the environment once.
+# Before Django is loaded: settings are derived from the environment once. Named here and not in pyproject.toml,
+# because pytest-django would load them from there before it reads this file.
+os.environ["DJANGO_SETTINGS_MODULE"] = "signalbox.settings"
 _STATE = Path(tempfile.mkdtemp(prefix="signalbox-test-"))
 os.environ["SIGNALBOX_STATE_DIR"] = str(_STATE)
 os.environ.setdefault("SIGNALBOX_LOG_LEVEL", "WARNING")
 (_STATE / "vendor").mkdir()
 
+import django  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
+
+django.setup()
 
 # Examples share two cores with everything else: how long one takes says nothing.
 settings.register_profile("signalbox", deadline=None)
 settings.load_profile("signalbox")
 
-pytest_plugins = ["tests.fixtures.valkey", "tests.fixtures.live_stack"]
+pytest_plugins = ["tests.fixtures.seeds", "tests.fixtures.valkey", "tests.fixtures.live_stack"]
 
 
 @pytest.fixture(scope="session")

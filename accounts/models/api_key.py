@@ -41,10 +41,12 @@ class ApiKey(models.Model):
     )
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
-    expires_at = models.DateTimeField(null=True, blank=True, help_text="Nothing new starts with it from then on.")
+    expires_at = models.DateTimeField(
+        null=True, blank=True, help_text="Nothing new starts with it from then on."
+    )
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
-    rotated_from = models.OneToOneField(
+    rotated_from = models.ForeignKey(
         "self", on_delete=models.PROTECT, null=True, blank=True, related_name="rotated_to", editable=False
     )
 

@@ -11,7 +11,10 @@ class AssignmentReason(models.TextChoices):
     REQUESTED = "requested", "asked for, and entitled"
     KEY_DEFAULT = "key_default", "asked for none: the key's default lane"
     TENANT_DEFAULT = "tenant_default", "asked for none, and the key has no default: normal"
-    NOT_ENTITLED = "not_entitled", "the tenant is not entitled to the lane asked for: the next lower one it has"
+    NOT_ENTITLED = (
+        "not_entitled",
+        "the tenant is not entitled to the lane asked for: the next lower one it has",
+    )
 
 
 class LaneAssignment(models.Model):

@@ -17,7 +17,8 @@ class Entitlement(models.Model):
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="entitlements")
     lane = models.ForeignKey(Lane, on_delete=models.PROTECT, related_name="entitlements")
     weight = models.PositiveIntegerField(
-        default=1, help_text="Share of the lane among its tenants: a tenant of weight 2 gets twice that of weight 1."
+        default=1,
+        help_text="Share of the lane among its tenants: a tenant of weight 2 gets twice that of weight 1.",
     )
     speculation = models.BooleanField(
         default=True, help_text="Generations of this lane may use the speculative slot."

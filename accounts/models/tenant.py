@@ -10,9 +10,13 @@ class Tenant(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=100)
-    slug = models.SlugField(max_length=60, unique=True, help_text="Short name, for logs, metrics and commands.")
+    slug = models.SlugField(
+        max_length=60, unique=True, help_text="Short name, for logs, metrics and commands."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
-    closed_at = models.DateTimeField(null=True, blank=True, help_text="From then on nothing of this tenant starts.")
+    closed_at = models.DateTimeField(
+        null=True, blank=True, help_text="From then on nothing of this tenant starts."
+    )
 
     class Meta:
         ordering = ["name"]

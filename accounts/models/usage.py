@@ -30,8 +30,12 @@ class LedgerEntry(models.Model):
 
 
 class UsageRollup(models.Model):
-    """Usage of one hour, summed from the ledger; can be rebuilt from it at any time."""
+    """Usage of one hour, summed from the ledger; can be rebuilt from it at any time.
 
+    Its id follows from what it sums (``accounts.ledger``): writing a sum again replaces it.
+    """
+
+    id = models.UUIDField(primary_key=True, editable=False)
     tenant_id = models.UUIDField()
     api_key_id = models.UUIDField(null=True)
     model = models.CharField(max_length=200)
@@ -46,13 +50,7 @@ class UsageRollup(models.Model):
 
     class Meta:
         ordering = ["-hour"]
-        constraints = [
-            models.UniqueConstraint(
-                fields=["hour", "tenant_id", "api_key_id", "model", "lane"],
-                name="usage_rollup_one_per_hour",
-                nulls_distinct=False,
-            ),
-        ]
+        indexes = [models.Index(fields=["tenant_id", "-hour"], name="usage_rollup_of_tenant")]
 
     def __str__(self) -> str:
         return f"{self.hour:%Y-%m-%d %H}h {self.model} {self.lane}"

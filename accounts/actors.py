@@ -1,0 +1,85 @@
+"""Who makes a change over the web: the signed-in user, and the address that the request really came from."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Sequence
+from functools import cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from django.http import HttpRequest
+
+from accounts.models import User
+from accounts.principal import Actor
+from signalbox.configuration import configuration
+from signalbox.request_ids import current_request_id
+
+Network = IPv4Network | IPv6Network
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    """The signed-in user of ``request`` as an actor. Raises ``TypeError`` where nobody is signed in."""
+    user = request.user
+    if not isinstance(user, User):
+        raise TypeError("a change needs an actor, and nobody is signed in on this request")
+    return Actor(
+        kind="user",
+        id=str(user.pk),
+        name=user.get_username(),
+        request_id=str(request.META.get("signalbox.request_id") or current_request_id()),
+        address=address_of(request),
+    )
+
+
+def command_actor(command: str) -> Actor:
+    """Whoever runs a management command: the audit keeps the command's name and the account it ran under."""
+    return Actor.system(f"manage.py {command} ({getpass.getuser()})")
+
+
+def address_of(request: HttpRequest) -> str:
+    """The address that ``request`` came from, as far as the configured proxies can be trusted to say."""
+    return client_address(
+        request.META.get("REMOTE_ADDR") or "",
+        request.META.get("HTTP_X_FORWARDED_FOR") or "",
+        _trusted_networks(tuple(configuration().trusted_proxies)),
+    )
+
+
+def client_address(peer: str, forwarded_for: str, trusted: Sequence[Network]) -> str:
+    """The peer, or, while the one who reports it is a trusted proxy, the nearest address in ``X-Forwarded-For``.
+
+    The header is read from the right: every entry left of an untrusted address may have been made up by it.
+    """
+    address = peer
+    hops = [hop.strip() for hop in forwarded_for.split(",") if hop.strip()]
+    while hops and _is_trusted(address, trusted):
+        reported = _parse(hops.pop())
+        if reported is None:
+            break
+        address = str(reported)
+    return address
+
+
+def _is_trusted(address: str, trusted: Sequence[Network]) -> bool:
+    parsed = _parse(address)
+    return parsed is not None and any(parsed in network for network in trusted)
+
+
+def _parse(text: str) -> IPv4Address | IPv6Address | None:
+    """An address as proxies write it: bare, in brackets, or with a port. None: it is none."""
+    host = text
+    if text.startswith("["):
+        host = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        host = text.partition(":")[0]
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None
+    mapped = getattr(address, "ipv4_mapped", None)
+    return mapped or address
+
+
+@cache
+def _trusted_networks(entries: tuple[str, ...]) -> tuple[Network, ...]:
+    return tuple(ip_network(entry, strict=False) for entry in entries)

@@ -1,0 +1,125 @@
+"""From a key, or from a signed-in user and a tenant, to a principal. Asked anew for every request and every frame."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from django.utils import timezone
+
+from accounts import key_text, last_used, pepper
+from accounts.models import ApiKey, Membership, Role, Scope
+from accounts.principal import Principal
+from accounts.tenancy import every_tenant
+
+_SCOPES_OF_ROLE: dict[str, frozenset[str]] = {
+    Role.OWNER: frozenset({Scope.INFERENCE, Scope.READ}),
+    Role.ADMIN: frozenset({Scope.INFERENCE, Scope.READ}),
+    Role.MEMBER: frozenset({Scope.INFERENCE, Scope.READ}),
+    Role.VIEWER: frozenset({Scope.READ}),
+}
+
+
+class KeyRefusal(StrEnum):
+    """Why a key was refused: for logs and metrics. The client is told one thing only."""
+
+    MALFORMED = "malformed"
+    UNKNOWN = "unknown"
+    WRONG_SECRET = "wrong_secret"  # noqa: S105 — a code
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+    TENANT_CLOSED = "tenant_closed"
+
+
+class InvalidKey(Exception):
+    """The key gives no access. Says the same whatever the reason is, and never the key."""
+
+    def __init__(self, reason: KeyRefusal) -> None:
+        super().__init__("The API key is not valid.")
+        self.reason = reason
+
+
+class NotAMember(Exception):
+    """The user may not act for the tenant (or there is no such tenant: which of the two is not said)."""
+
+    def __init__(self) -> None:
+        super().__init__("You are not a member of this tenant.")
+
+
+def authenticate_key(raw: str) -> Principal:
+    """The principal that the key ``raw`` stands for; one query. Raises ``InvalidKey``."""
+    text = key_text.parse(raw)
+    if text is None:
+        raise InvalidKey(KeyRefusal.MALFORMED)
+    with every_tenant("the key says which tenant it is"):
+        key = ApiKey.objects.select_related("tenant").filter(prefix=text.prefix).first()
+    if key is None:
+        pepper.waste(text)
+        raise InvalidKey(KeyRefusal.UNKNOWN)
+    if not pepper.matches(text, key.pepper_id, key.digest):
+        raise InvalidKey(KeyRefusal.WRONG_SECRET)
+    now = timezone.now()
+    refusal = refusal_of(key, now)
+    if refusal is not None:
+        raise InvalidKey(refusal)
+    last_used.note(key, now)
+    return Principal(
+        tenant_id=key.tenant_id,
+        tenant_name=key.tenant.name,
+        scopes=frozenset(key.scopes),
+        name=key.name,
+        api_key_id=key.id,
+        api_key_prefix=key.prefix,
+        default_lane=key.default_lane_id,
+    )
+
+
+def refusal_of(key: ApiKey, now: datetime) -> KeyRefusal | None:
+    """Why a key whose secret is right gives no access at ``now``, or None: it does."""
+    if key.revoked_at:
+        return KeyRefusal.REVOKED
+    if key.expires_at and key.expires_at <= now:
+        return KeyRefusal.EXPIRED
+    if key.tenant.closed_at:
+        return KeyRefusal.TENANT_CLOSED
+    return None
+
+
+def principal_of_member(user_id: UUID, tenant_id: UUID) -> Principal:
+    """The principal of a user in one of their tenants; one query. Raises ``NotAMember``."""
+    for principal in _principals(user_id, tenant_id=tenant_id):
+        return principal
+    raise NotAMember
+
+
+def principals_of_user(user_id: UUID) -> list[Principal]:
+    """A user's principals, one for each tenant that they may act in, by the tenants' names."""
+    return _principals(user_id)
+
+
+def _principals(user_id: UUID, **only: UUID) -> list[Principal]:
+    with every_tenant("a user's memberships say which tenants are theirs"):
+        memberships = list(
+            Membership.objects.filter(
+                user_id=user_id,
+                ended_at=None,
+                tenant__closed_at=None,
+                user__is_active=True,
+                # Until a password that somebody else knows is replaced, it opens nothing.
+                user__must_change_password=False,
+                **only,
+            )
+            .select_related("tenant", "user")
+            .order_by("tenant__name")
+        )
+    return [
+        Principal(
+            tenant_id=membership.tenant_id,
+            tenant_name=membership.tenant.name,
+            scopes=_SCOPES_OF_ROLE[membership.role],
+            name=membership.user.get_username(),
+            user_id=membership.user_id,
+        )
+        for membership in memberships
+    ]

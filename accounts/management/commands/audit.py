@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from accounts import audit
+
+
+class Command(BaseCommand):
+    help = "Check the audit chain."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        verbs.add_parser("verify", help="Walk the chain from the first event; exit 1 at a break.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        found = audit.verify()
+        if found.broken:
+            raise CommandError(
+                f"The chain is broken at event {found.broken.sequence} ({found.broken.reason}); the "
+                f"{found.events} events before it hold. Compare with your last backup before changing anything."
+            )
+        self.stdout.write(f"The chain holds: {found.events} events, head {found.head_hash}.")

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from accounts import members, users
+from accounts.actors import command_actor
+from accounts.models import Role, Tenant, User
+from accounts.refusals import ChangeRefused
+
+
+class Command(BaseCommand):
+    help = "Make and list users, and give them a one-time password."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        create = verbs.add_parser("create", help="Make a user and print a one-time password.")
+        create.add_argument("username")
+        create.add_argument("--email", default="")
+        create.add_argument("--operator", action="store_true", help="May run the platform: every right.")
+        create.add_argument("--tenant", help="Short name of a tenant to join.")
+        create.add_argument("--role", choices=Role.values, default=Role.MEMBER, help="Role in that tenant.")
+        password = verbs.add_parser(
+            "password", help="Replace a user's password by a one-time one and print it."
+        )
+        password.add_argument("username")
+        verbs.add_parser("list", help="Print the users.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            getattr(self, "_" + options["verb"])(options)
+        except ChangeRefused as refusal:
+            raise CommandError(refusal.message) from refusal
+
+    def _create(self, options: dict[str, Any]) -> None:
+        actor = command_actor("user create")
+        tenant = Tenant.objects.filter(slug=options["tenant"]).first()
+        if options["tenant"] and tenant is None:
+            raise CommandError(
+                f"There is no tenant {options['tenant']!r}. `manage.py tenant list` prints them."
+            )
+        issued = users.create(
+            username=options["username"],
+            email=options["email"],
+            is_superuser=options["operator"],
+            actor=actor,
+        )
+        if tenant is not None:
+            members.add(tenant=tenant, user=issued.user, role=Role(options["role"]), actor=actor)
+        self._show(issued)
+
+    def _password(self, options: dict[str, Any]) -> None:
+        user = User.objects.filter(username=options["username"]).first()
+        if user is None:
+            raise CommandError(
+                f"There is no user {options['username']!r}. `manage.py user list` prints them."
+            )
+        self._show(users.issue_one_time_password(user=user, actor=command_actor("user password")))
+
+    def _list(self, options: dict[str, Any]) -> None:
+        for user in User.objects.all():
+            rights = "operator" if user.is_superuser else "staff" if user.is_staff else "user"
+            self.stdout.write(f"{user.username:<30} {rights:<10} {'open' if user.is_active else 'closed'}")
+
+    def _show(self, issued: users.IssuedPassword) -> None:
+        self.stdout.write(issued.password)
+        self.stderr.write(f"One-time password of {issued.user}: shown once, and changed at the first log-in.")

@@ -1,0 +1,20 @@
+"""Periodic tasks of accounts. Each may run late, twice, or beside itself."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.utils import timezone
+
+from accounts import last_used, ledger
+
+
+@shared_task
+def roll_up_usage() -> int:
+    """Bring the hourly sums of usage up to the ledger; how many sums were written."""
+    return ledger.roll_up(timezone.now())
+
+
+@shared_task
+def stamp_last_used() -> int:
+    """Carry the keys' stamps of last use into their rows; how many rows moved."""
+    return last_used.collect()

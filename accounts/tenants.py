@@ -1,0 +1,120 @@
+"""Tenants: made with their standing entitlements, renamed, closed, reopened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_slug
+from django.db import transaction
+from django.utils import timezone
+
+from accounts import audit
+from accounts.models import Entitlement, Lane, Tenant, User
+from accounts.principal import Actor
+from accounts.refusals import ChangeRefusal, ChangeRefused
+from accounts.tenancy import tenant_scope
+
+_AUDITED = ("name", "slug", "closed_at")
+
+
+def create(
+    *,
+    name: str,
+    slug: str,
+    actor: Actor,
+    lanes: Iterable[Lane] | None = None,
+    reason: str = "standing entitlement of a new tenant",
+    granted_by: User | None = None,
+) -> Tenant:
+    """Make a tenant that is entitled to ``lanes`` (None: every lane there is). Raises ``ChangeRefused``."""
+    with transaction.atomic():
+        if Tenant.objects.filter(slug=slug).exists():
+            raise ChangeRefused(
+                ChangeRefusal.NAME_TAKEN,
+                f"There is a tenant with the short name {slug!r} already.",
+                field="slug",
+            )
+        tenant = Tenant.objects.create(name=_checked_name(name), slug=_checked_slug(slug))
+        changes = [
+            audit.Change(
+                action="tenant.create", obj=tenant, before=None, after=audit.fields_of(tenant, *_AUDITED)
+            )
+        ]
+        with tenant_scope(tenant.id):
+            for lane in Lane.objects.all() if lanes is None else lanes:
+                entitlement = Entitlement.objects.create(
+                    tenant=tenant, lane=lane, reason=reason, granted_by=granted_by
+                )
+                changes.append(
+                    audit.Change(
+                        action="entitlement.grant",
+                        obj=entitlement,
+                        before=None,
+                        after=audit.fields_of(entitlement, "lane_id", "weight", "speculation", "reason"),
+                    )
+                )
+        audit.record_all(actor, changes)
+    return tenant
+
+
+def rename(*, tenant: Tenant, name: str, actor: Actor) -> Tenant:
+    """Change what a tenant is called; its short name stays, because logs and metrics carry it."""
+    with transaction.atomic():
+        tenant = Tenant.objects.select_for_update().get(id=tenant.id)
+        before = audit.fields_of(tenant, *_AUDITED)
+        tenant.name = _checked_name(name)
+        after = audit.fields_of(tenant, *_AUDITED)
+        if after != before:
+            tenant.save(update_fields=["name"])
+            audit.record(actor, "tenant.rename", tenant, before, after)
+    return tenant
+
+
+def close(*, tenant: Tenant, actor: Actor) -> Tenant:
+    """Stop everything of a tenant: its keys and members are refused, its running generations are cancelled.
+
+    Its rows stay: the ledger and the audit name them. Closing a closed tenant changes nothing.
+    """
+    return _set_closed(tenant, True, "tenant.close", actor)
+
+
+def reopen(*, tenant: Tenant, actor: Actor) -> Tenant:
+    """Undo ``close``: keys that were neither revoked nor expired work again."""
+    return _set_closed(tenant, False, "tenant.reopen", actor)
+
+
+def _set_closed(tenant: Tenant, closed: bool, action: str, actor: Actor) -> Tenant:
+    with transaction.atomic():
+        tenant = Tenant.objects.select_for_update().get(id=tenant.id)
+        if bool(tenant.closed_at) != closed:
+            before = audit.fields_of(tenant, *_AUDITED)
+            tenant.closed_at = timezone.now() if closed else None
+            tenant.save(update_fields=["closed_at"])
+            audit.record(actor, action, tenant, before, audit.fields_of(tenant, *_AUDITED))
+    return tenant
+
+
+def _checked_name(name: str) -> str:
+    name = name.strip()
+    if not 1 <= len(name) <= 100:
+        raise ChangeRefused(
+            ChangeRefusal.INVALID,
+            f"A tenant's name has 1 to 100 characters; this has {len(name)}.",
+            field="name",
+        )
+    return name
+
+
+def _checked_slug(slug: str) -> str:
+    try:
+        validate_slug(slug)
+    except ValidationError as error:
+        raise ChangeRefused(
+            ChangeRefusal.INVALID,
+            f"A short name has letters, digits, hyphens and underscores only; this is {slug!r}.",
+            field="slug",
+        ) from error
+    if len(slug) > 60:
+        raise ChangeRefused(ChangeRefusal.INVALID, "A short name has at most 60 characters.", field="slug")
+    return slug
