@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from typing import Any
+
+from celery.beat import EmbeddedService
+from django.core.management.base import BaseCommand
+
+from signalbox.celery import app
+from signalbox.configuration import configuration
+
+#: The tasks wait for the database rather than compute.
+_THREADS = 2
+
+
+class Command(BaseCommand):
+    """Runs the periodic tasks: one process that both schedules and works."""
+
+    help = "Run the periodic tasks (usage roll-ups, retention, stamps) until SIGTERM or Ctrl-C."
+    requires_system_checks: list[str] = []
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        directory = configuration().state_dir / "celery"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beat = EmbeddedService(app, thread=True, schedule_filename=str(directory / "beat"))
+        worker = app.Worker(
+            pool="threads",
+            concurrency=_THREADS,
+            loglevel=configuration().log_level,
+            quiet=True,
+            without_gossip=True,
+            without_mingle=True,
+        )
+        beat.start()
+        try:
+            worker.start()
+        finally:
+            beat.stop(wait=True)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import redis
+from asgiref.sync import sync_to_async
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+
+from accounts.actors import command_actor
+from accounts.bootstrap import Bootstrap, bootstrap
+from inference.models import LanguageModel
+from signalbox import store
+from signalbox.configuration import Configuration, configuration
+from signalbox.supervision import addresses, embedded_valkey, processes
+from signalbox.supervision.addresses import AddressError
+from signalbox.supervision.instance_lock import AlreadyRunningError, InstanceLock
+from signalbox.supervision.log_files import Console
+from signalbox.supervision.supervisor import StartError, Supervisor
+from signalbox.supervision.welcome import welcome
+
+
+class Command(BaseCommand):
+    """Runs the whole installation on this machine: store, database, web, worker, celery."""
+
+    help = "Start everything, keep it running, and stop it in order on Ctrl-C or SIGTERM."
+    requires_system_checks: list[str] = []
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        settings = configuration()
+        lock = InstanceLock(settings.state_dir)
+        try:
+            lock.acquire()
+            addresses.check(settings.host, settings.port)
+            asyncio.run(_up(settings, Console()))
+        except (AlreadyRunningError, AddressError, StartError) as error:
+            raise CommandError(str(error)) from error
+
+
+async def _up(settings: Configuration, console: Console) -> None:
+    supervisor = Supervisor(console, settings.logs_dir)
+    supervisor.handle_signals()
+    try:
+        await _start(settings, console, supervisor)
+        await supervisor.run()
+    finally:
+        await supervisor.stop()
+        console.say("Stopped. All data is kept.")
+
+
+async def _start(settings: Configuration, console: Console, supervisor: Supervisor) -> None:
+    """The order: store, database, first accounts, then web, workers and celery side by side."""
+    if settings.valkey_url:
+        await _require_store()
+    else:
+        console.say("» Starting Valkey")
+        embedded_valkey.prepare(settings.valkey_dir, settings.valkey_socket)
+        await supervisor.start([processes.valkey(settings)])
+    if supervisor.stop_asked():
+        return
+    console.say("» Bringing the database up to date")
+    first, models = await sync_to_async(_prepare_database)()
+    if supervisor.stop_asked():
+        return
+    served = ", ".join(models) or "no model"
+    console.say(f"» Starting web, celery and the worker of {served}")
+    await supervisor.start([*map(processes.worker, models)], [processes.celery(), processes.web(settings)])
+    if not supervisor.stop_asked():
+        url = addresses.site_url(settings.host, settings.port)
+        console.say(welcome(url, first, _shown_model(settings, models), str(settings.logs_dir)))
+
+
+def _prepare_database() -> tuple[Bootstrap, list[str]]:
+    """Migrate, make the first accounts if there are none, and list the models to serve."""
+    call_command("migrate", verbosity=0, interactive=False)
+    models = LanguageModel.objects.filter(retired_at=None).values_list("name", flat=True)
+    return bootstrap(command_actor("up")), list(models)
+
+
+def _shown_model(settings: Configuration, models: list[str]) -> str | None:
+    if settings.default_model in models:
+        return settings.default_model
+    return models[0] if models else None
+
+
+async def _require_store() -> None:
+    """Raise ``StartError`` when the operator's own Valkey does not answer."""
+    try:
+        await sync_to_async(store.sync_client().ping)()
+    except redis.RedisError as error:
+        raise StartError(
+            f"Valkey at VALKEY_URL cannot be reached: {error}. Check the address and the password."
+        ) from error
