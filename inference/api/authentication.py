@@ -1,0 +1,42 @@
+"""Which key a request was made with, and what that key may do here.
+
+Keys are read from two headers and from nowhere else: a URL ends up in logs and histories, and a session
+cookie is sent by a browser whoever wrote the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from django.http import HttpRequest
+
+from accounts.authentication import authenticate_key
+from accounts.models import Scope
+from accounts.principal import Principal
+from inference.api.errors import ApiError, ErrorCode, invalid_api_key
+
+#: More cannot be a key; less work for who sends megabytes.
+_LONGEST_KEY = 200
+
+
+def authenticate(request: HttpRequest, scopes: Collection[Scope]) -> Principal:
+    """The caller, who holds at least one of ``scopes``. Runs database queries.
+
+    Raises ``ApiError``: 401 for every kind of bad key alike, 403 for a key without the scope.
+    """
+    principal = authenticate_key(_presented_key(request))
+    if not any(scope.value in principal.scopes for scope in scopes):
+        needed = " or ".join(f"`{scope.value}`" for scope in scopes)
+        raise ApiError(
+            ErrorCode.INSUFFICIENT_SCOPE, f"This API key lacks the scope {needed} that this needs."
+        )
+    return principal
+
+
+def _presented_key(request: HttpRequest) -> str:
+    scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
+    key = credentials.strip() if scheme.lower() == "bearer" else ""
+    key = key or request.headers.get("x-api-key", "").strip()
+    if not key or len(key) > _LONGEST_KEY:
+        raise invalid_api_key()
+    return key

@@ -1,0 +1,188 @@
+"""One route of the API: its method, who may call it, what it takes and gives.
+
+An endpoint's function runs in the request's thread, so that it may use the database and take its time; it returns the
+answer, or an ``AsyncAnswer`` that is awaited on the event loop when the thread's database connection is closed. The
+declaration is also what the OpenAPI description is made from (``inference.api.openapi``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import structlog
+from asgiref.sync import markcoroutinefunction, sync_to_async
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from pydantic import BaseModel
+
+from accounts.models import Scope
+from accounts.principal import Principal
+from inference.api.answers import AnswerModel
+from inference.api.attachment import Attachment, attachment_of
+from inference.api.authentication import authenticate
+from inference.api.bodies import read_body
+from inference.api.errors import ApiError, ErrorCode, as_api_error
+
+_log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncAnswer(Protocol):
+    """An answer that takes time on the event loop, and no thread."""
+
+    async def respond(self) -> HttpResponseBase:
+        """The response. Raises ``ApiError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One authenticated request."""
+
+    request: HttpRequest
+    principal: Principal
+    attachment: Attachment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A query parameter or header that the endpoint reads itself, for the description."""
+
+    name: str
+    schema: dict[str, Any]
+    description: str
+    location: str = "query"
+
+
+class Endpoint:
+    """A declared route: an async view. Made by ``endpoint``."""
+
+    #: There is no cookie that a foreign page could make a browser send: keys come in headers.
+    csrf_exempt = True
+
+    def __init__(
+        self,
+        function: Callable[..., AnswerModel | AsyncAnswer],
+        *,
+        method: str,
+        summary: str,
+        tag: str,
+        scopes: tuple[Scope, ...],
+        answer: type[AnswerModel] | None,
+        chunk: type[AnswerModel] | None,
+        body: type[BaseModel] | None,
+        parameters: tuple[Parameter, ...],
+        errors: tuple[ErrorCode, ...],
+    ) -> None:
+        self.function = function
+        self.method = method
+        self.summary = summary
+        self.tag = tag
+        self.scopes = scopes
+        self.answer = answer
+        self.chunk = chunk
+        self.body = body
+        self.parameters = parameters
+        self.errors = errors
+        # A stream has no head of its own.
+        self.methods = ("GET", "HEAD") if method == "GET" and chunk is None else (method,)
+        markcoroutinefunction(self)
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    async def __call__(self, request: HttpRequest, **arguments: str) -> HttpResponseBase:
+        try:
+            return await self._answer(request, arguments)
+        except Exception as error:  # noqa: BLE001 — as_api_error logs what nobody foresaw
+            fault = as_api_error(error)
+            _log.info(
+                "api_error",
+                endpoint=self.name,
+                code=fault.code.value,
+                status=fault.status.value,
+                param=fault.param,
+            )
+            return fault.response()
+
+    async def _answer(self, request: HttpRequest, arguments: dict[str, str]) -> HttpResponseBase:
+        if request.method not in self.methods:
+            raise ApiError(
+                ErrorCode.METHOD_NOT_ALLOWED,
+                f"This URL takes {' and '.join(self.methods)} requests only.",
+                headers={"Allow": ", ".join(self.methods)},
+            )
+        answer = await run_to_end(self._run, request, arguments)
+        if isinstance(answer, AnswerModel):
+            return json_response(answer)
+        return await answer.respond()
+
+    def _run(self, request: HttpRequest, arguments: dict[str, str]) -> AnswerModel | AsyncAnswer:
+        try:
+            call = Call(request, authenticate(request, self.scopes), attachment_of(request))
+            if self.body is None:
+                return self.function(call, **arguments)
+            return self.function(call, read_body(request, self.body), **arguments)
+        finally:
+            # What comes next may take minutes: no connection is held meanwhile.
+            connections.close_all()
+
+
+def endpoint(
+    method: str,
+    *,
+    summary: str,
+    tag: str,
+    scopes: tuple[Scope, ...],
+    answer: type[AnswerModel] | None = None,
+    chunk: type[AnswerModel] | None = None,
+    body: type[BaseModel] | None = None,
+    parameters: tuple[Parameter, ...] = (),
+    errors: tuple[ErrorCode, ...] = (),
+) -> Callable[[Callable[..., AnswerModel | AsyncAnswer]], Endpoint]:
+    """Make an ``Endpoint`` of a function that takes the call, its ``body`` if one is declared, and what the URL names.
+
+    ``chunk`` is what the events of its stream hold, where it can answer with one; ``errors`` are those that a
+    caller should expect beyond a wrong key and a malformed request.
+    """
+
+    def declare(function: Callable[..., AnswerModel | AsyncAnswer]) -> Endpoint:
+        return Endpoint(
+            function,
+            method=method,
+            summary=summary,
+            tag=tag,
+            scopes=scopes,
+            answer=answer,
+            chunk=chunk,
+            body=body,
+            parameters=parameters,
+            errors=errors,
+        )
+
+    return declare
+
+
+def json_response(answer: AnswerModel) -> HttpResponse:
+    return HttpResponse(answer.model_dump_json(), content_type="application/json")
+
+
+async def run_to_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run ``function`` in the request's thread; to its end, even if the client hangs up meanwhile.
+
+    What it does (accepting a generation, say) is then known to be done or not done when the request is cleared away.
+    """
+    work = asyncio.ensure_future(sync_to_async(function)(*args, **kwargs))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        if not work.cancelled() and (error := work.exception()):
+            _log.info("client_disconnected", refused_with=str(error))
+        raise

@@ -1,0 +1,305 @@
+"""``/v1/generations/{id}``: what became of a request, its events from any point on, and its end before its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from accounts.models import AssignmentReason, LaneAssignment, Scope
+from accounts.tenancy import tenant_scope
+from inference import cancellation, messages, settlement
+from inference.api import completions, ids
+from inference.api.answers import AnswerModel, ChatCompletionChunk, ChatShape, Head, Shape, TextShape, Usage
+from inference.api.endpoint import Call, Parameter, endpoint
+from inference.api.errors import ApiError, ErrorCode
+from inference.api.generating import lane_headers
+from inference.api.ids import EventId
+from inference.api.sampling_parameters import StreamOptions
+from inference.api.streaming import Answering, Replay
+from inference.dispatch import token_log
+from inference.dispatch.delivery import LogExpired, StreamDiverged, delivery
+from inference.dispatch.queue import dispatch_queue
+from inference.messages import CancelReason, End, LogEntry
+from inference.models import Generation
+from inference.models.generation import LIVE_STATES, GenerationState
+from signalbox import store
+
+
+class LaneOfGeneration(AnswerModel):
+    """Which lane the generation got, and why."""
+
+    requested: str | None
+    """The lane or tier that was asked for; null: none in particular."""
+    given: str
+    service_tier: str
+    reason: AssignmentReason
+    explanation: str
+
+
+class Timeline(AnswerModel):
+    """When what happened, in Unix seconds; null: not yet, or never."""
+
+    accepted_at: float
+    claimed_at: float | None
+    first_token_at: float | None
+    ended_at: float | None
+
+
+class FailureOfGeneration(AnswerModel):
+    """Why it failed."""
+
+    code: str
+    message: str
+
+
+class GenerationRecord(AnswerModel):
+    """One accepted request, from accepted to its end."""
+
+    id: str
+    object: Literal["generation"] = "generation"
+    created: int
+    model: str
+    route: str
+    state: GenerationState
+    lane: LaneOfGeneration
+    queue_position: int | None
+    """While it waits: 1 is next, by the rank of lanes and the order of arrival."""
+    timeline: Timeline
+    usage: Usage | None
+    """Exact; null until it has ended."""
+    max_tokens: int
+    finish_reason: str | None
+    cancel_reason: str | None
+    failure: FailureOfGeneration | None
+
+
+#: Digits of the largest event number that is understood.
+_LONGEST_SEQ: Final = 15
+
+_EVENT_PARAMETERS: Final = (
+    Parameter(
+        name="Last-Event-ID",
+        location="header",
+        schema={"type": "string"},
+        description="The `id` of the last event that was read: the stream goes on behind it.",
+    ),
+    Parameter(
+        name="after",
+        schema={"type": "integer", "minimum": 0, "default": 0},
+        description="The same as a number, for clients that cannot set the header. 0: from the start.",
+    ),
+    Parameter(
+        name="include_usage",
+        schema={"type": "boolean", "default": False},
+        description="End with a usage chunk, as `stream_options.include_usage` does.",
+    ),
+    Parameter(
+        name="include_progress",
+        schema={"type": "boolean", "default": False},
+        description="Tell queue position and prefill progress in comments, as `stream_options.include_progress` does.",
+    ),
+)
+
+
+@endpoint(
+    "GET",
+    summary="Look a generation up",
+    tag="Generations",
+    scopes=(Scope.READ, Scope.INFERENCE),
+    answer=GenerationRecord,
+    errors=(ErrorCode.GENERATION_NOT_FOUND,),
+)
+def retrieve_generation(call: Call, generation_id: str) -> GenerationRecord:
+    """State, lane and the reason for it, timeline and usage. Also found by the id of its answer."""
+    with tenant_scope(call.principal.tenant_id):
+        return _record(_find(generation_id))
+
+
+@endpoint(
+    "POST",
+    summary="Cancel a generation",
+    tag="Generations",
+    scopes=(Scope.INFERENCE,),
+    answer=GenerationRecord,
+    errors=(ErrorCode.GENERATION_NOT_FOUND,),
+)
+def cancel_generation(call: Call, generation_id: str) -> GenerationRecord:
+    """End it: at once while it waits, within one tick while it runs. One that has ended stays as it is."""
+    with tenant_scope(call.principal.tenant_id):
+        generation = _find(generation_id)
+        cancellation.cancel(generation.id, CancelReason.CLIENT_REQUESTED)
+        return _record(_find(generation_id))
+
+
+@dataclass(frozen=True, slots=True)
+class EventsAnswer:
+    """A generation's events, replayed and then as they come."""
+
+    call: Call
+    generation: Generation
+    shape: Shape
+    options: StreamOptions
+    after: EventId
+    complete: list[LogEntry] | None
+    """The events behind ``after`` where the last one is there already; None: they are followed."""
+
+    async def respond(self) -> HttpResponseBase:
+        attachment = self.call.attachment
+        generation = self.generation.id
+        if self.complete is not None:
+            answering = Answering(
+                generation,
+                Replay(self.complete),
+                self.shape,
+                attachment,
+                options=self.options,
+                after=self.after.seq,
+            )
+        else:
+            follower = await attachment.follows.enter_async_context(
+                delivery().follow(generation.hex, self.after.seq, self.after.epoch)
+            )
+            answering = Answering(
+                generation, follower, self.shape, attachment, options=self.options, after=self.after.seq
+            )
+        response = await answering.response()
+        for name, value in lane_headers(self.generation.lane_id, ids.generation_id(generation)).items():
+            response[name] = value
+        return response
+
+
+@endpoint(
+    "GET",
+    summary="Read a generation's events",
+    tag="Generations",
+    scopes=(Scope.INFERENCE,),
+    chunk=ChatCompletionChunk,
+    parameters=_EVENT_PARAMETERS,
+    errors=(ErrorCode.GENERATION_NOT_FOUND, ErrorCode.EVENTS_EXPIRED, ErrorCode.STREAM_DIVERGED),
+)
+def read_events(call: Call, generation_id: str) -> EventsAnswer:
+    """The events of a stream, in the form of the route that it came from: those behind the last one that was read, then
+    the others as they come. Reading does not end the generation when it stops."""
+    with tenant_scope(call.principal.tenant_id):
+        generation = _find(generation_id)
+        after = _after(call.request, generation)
+        options = StreamOptions(
+            include_usage=_flag(call.request, "include_usage"),
+            include_progress=_flag(call.request, "include_progress"),
+        )
+        return EventsAnswer(
+            call, generation, _shape(generation), options, after, _complete(generation, after)
+        )
+
+
+def _find(generation_id: str) -> Generation:
+    """The generation of the active tenancy scope. Raises ``ApiError`` 404, for foreign ones alike."""
+    id_ = ids.parse(generation_id)
+    generation = id_ and Generation.objects.select_related("model", "lane").filter(id=id_).first()
+    if not generation:
+        raise ApiError(ErrorCode.GENERATION_NOT_FOUND, "There is no such generation.")
+    return generation
+
+
+def _after(request: HttpRequest, generation: Generation) -> EventId:
+    """The event that the client has read last. The header goes first: a reconnecting client repeats its URL."""
+    header = request.headers.get("Last-Event-ID")
+    if header is not None:
+        after = EventId.parse(header)
+        if after is None or after.generation != generation.id:
+            raise ApiError(
+                ErrorCode.INVALID_VALUE,
+                "The header `Last-Event-ID` must be the id of an event of this generation.",
+                param="Last-Event-ID",
+            )
+        return after
+    text = request.GET.get("after", "0")
+    if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_SEQ):
+        raise ApiError(
+            ErrorCode.INVALID_VALUE, "`after` must be the number of an event, 0 or more.", param="after"
+        )
+    return EventId(generation.id, int(text))
+
+
+def _flag(request: HttpRequest, name: str) -> bool:
+    text = request.GET.get(name, "false")
+    if text not in ("true", "false"):
+        raise ApiError(ErrorCode.INVALID_VALUE, f"`{name}` must be `true` or `false`.", param=name)
+    return text == "true"
+
+
+def _complete(generation: Generation, after: EventId) -> list[LogEntry] | None:
+    """The events from ``after`` itself on, if the last one is among them; None where more are to come.
+
+    Raises ``LogExpired`` or ``StreamDiverged`` where the stream cannot go on behind ``after``.
+    """
+    skipped = max(after.seq - 1, 0)
+    entries = token_log.read(store.shared_client(), generation.id.hex, skipped)
+    if not entries or not isinstance(entries[-1], End):
+        if generation.state in LIVE_STATES:
+            return None
+        kept = settlement.kept_output(generation.id)
+        if kept is None:
+            raise LogExpired(generation.id.hex)
+        entries = kept[skipped:]
+    if after.seq and (not entries or after.epoch not in (None, entries[0].epoch)):
+        raise StreamDiverged(generation.id.hex, after.seq)
+    return entries
+
+
+def _shape(generation: Generation) -> Shape:
+    head = Head(
+        generation=generation.id,
+        created=int(generation.created_at.timestamp()),
+        model=generation.model.name,
+        service_tier=generation.lane.service_tier,
+        fingerprint=generation.model.checksum,
+    )
+    return TextShape(head) if generation.route == completions.ROUTE else ChatShape(head)
+
+
+def _record(generation: Generation) -> GenerationRecord:
+    assignment = LaneAssignment.objects.get(generation_id=generation.id)
+    ended = generation.state not in LIVE_STATES
+    waits = generation.state == GenerationState.QUEUED
+    usage = messages.Usage(
+        prompt_tokens=generation.prompt_tokens,
+        completion_tokens=generation.completion_tokens,
+        cached_tokens=generation.cached_tokens,
+    )
+    return GenerationRecord(
+        id=ids.generation_id(generation.id),
+        created=int(generation.created_at.timestamp()),
+        model=generation.model.name,
+        route=generation.route,
+        state=GenerationState(generation.state),
+        lane=LaneOfGeneration(
+            requested=assignment.requested_lane or None,
+            given=generation.lane_id,
+            service_tier=generation.lane.service_tier,
+            reason=AssignmentReason(assignment.reason),
+            explanation=str(AssignmentReason(assignment.reason).label),
+        ),
+        queue_position=dispatch_queue().position(generation.id.hex) if waits else None,
+        timeline=Timeline(
+            accepted_at=generation.created_at.timestamp(),
+            claimed_at=_unix(generation.claimed_at),
+            first_token_at=_unix(generation.first_token_at),
+            ended_at=_unix(generation.ended_at),
+        ),
+        usage=Usage.of(usage) if ended else None,
+        max_tokens=generation.max_tokens,
+        finish_reason=generation.finish_reason or None,
+        cancel_reason=generation.cancel_reason or None,
+        failure=FailureOfGeneration(code=generation.failure_code, message=generation.failure_message)
+        if generation.failure_code
+        else None,
+    )
+
+
+def _unix(time: datetime | None) -> float | None:
+    return time.timestamp() if time else None

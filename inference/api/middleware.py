@@ -1,0 +1,39 @@
+"""What every answer below ``/v1`` has in common, whoever gives it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from inference.api.errors import error_of_status
+
+_PREFIX: Final = "/v1"
+
+
+class ApiMiddleware:
+    """Gives errors that other layers answered (unknown URL, foreign host, a crash) the API's shape, and every answer
+    its processing time."""
+
+    sync_capable = False
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Awaitable[HttpResponseBase]]) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    async def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        if request.path != _PREFIX and not request.path.startswith(f"{_PREFIX}/"):
+            return await self.get_response(request)
+        started = time.monotonic()
+        response = await self.get_response(request)
+        if response.status_code >= HTTPStatus.BAD_REQUEST and not hasattr(response, "signalbox_api_answer"):
+            response = error_of_status(response.status_code).response()
+        response["openai-processing-ms"] = str(round((time.monotonic() - started) * 1000))
+        return response

@@ -1,0 +1,28 @@
+"""The routes below ``/v1``, and the pages that describe them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.urls import URLPattern, path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+from inference.api.chat_completions import create_chat_completion
+from inference.api.completions import create_completion
+from inference.api.generations import cancel_generation, read_events, retrieve_generation
+from inference.api.models import list_models, retrieve_model
+
+urlpatterns: Final[list[URLPattern]] = [
+    path("models", list_models),
+    path("models/<path:model_id>", retrieve_model),
+    path("chat/completions", create_chat_completion),
+    path("completions", create_completion),
+    path("generations/<str:generation_id>", retrieve_generation),
+    path("generations/<str:generation_id>/events", read_events),
+    path("generations/<str:generation_id>/cancel", cancel_generation),
+]
+
+documentation_urlpatterns: Final[list[URLPattern]] = [
+    path("api/schema/", SpectacularAPIView.as_view(), name="api-schema"),
+    path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="api-schema"), name="api-docs"),
+]
