@@ -1,0 +1,45 @@
+"""The peer: mlx-lm's own batch generation, called directly in a process of its own, on the same BLAS.
+
+Reads one JSON request a line (``{"prompts": [[ids], …], "max_tokens": n}``), answers one JSON line with the
+tokens produced and the seconds taken. Stays up, so that runs of it can alternate with runs of the platform.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def main(model_directory: str, blas_directory: str) -> None:
+    from inference.engine.blas import load_blas
+
+    blas = load_blas(Path(blas_directory))
+    from mlx_lm import load
+    from mlx_lm.generate import BatchGenerator
+
+    model, tokenizer = load(model_directory)[:2]
+    print(json.dumps({"ready": True, "blas": blas.name}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        generator = BatchGenerator(
+            model,
+            stop_tokens=[[token] for token in tokenizer.eos_token_ids],
+            completion_batch_size=64,
+            prefill_batch_size=8,
+        )
+        started = time.perf_counter()
+        generator.insert(request["prompts"], [request["max_tokens"]] * len(request["prompts"]))
+        running, tokens = len(request["prompts"]), 0
+        while running:
+            for response in generator.next_generated():
+                tokens += 1
+                running -= response.finish_reason is not None
+        seconds = time.perf_counter() - started
+        generator.close()
+        print(json.dumps({"tokens": tokens, "seconds": seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

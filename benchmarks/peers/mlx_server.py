@@ -1,0 +1,25 @@
+"""The peer: ``mlx_lm.server``, unchanged, on a chosen BLAS.
+
+``python -m benchmarks.peers.mlx_server MODEL PORT BLAS_DIRECTORY`` loads the platform's BLAS first; without
+the directory it runs as it is installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def main(model_directory: str, port: str, blas_directory: str = "") -> None:
+    if blas_directory:
+        from inference.engine.blas import load_blas
+
+        load_blas(Path(blas_directory))
+    from mlx_lm import server
+
+    sys.argv = ["mlx_lm.server", "--model", model_directory, "--port", port, "--log-level", "ERROR"]
+    server.main()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
