@@ -27,6 +27,7 @@ from inference.tokenization.template_limits import (
     TemplateError,
     TemplateProblem,
     bounded,
+    check_bits,
     check_size,
     concatenated,
     spend_step,
@@ -99,8 +100,8 @@ class ChatTemplateEnvironment(ImmutableSandboxedEnvironment):
             for sequence, times in ((left, right), (right, left)):
                 if isinstance(sequence, str | list | tuple) and isinstance(times, int):
                     check_size(len(sequence) * times)
-        elif operator == "**":
-            check_size(max(abs(left), 2) ** min(abs(right), 64))
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            check_bits(left.bit_length() * right)
         elif operator == "%" and isinstance(left, str):
             raise SecurityError("formatting with % is not available, use ~")
         return bounded(super().call_binop(context, operator, left, right))
@@ -109,6 +110,11 @@ class ChatTemplateEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(obj, str) and attr in _UNBOUNDED_METHODS:
             return False
         return super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> None:
+        # A width in a format makes a string of any size.
+        if super().wrap_str_format(value) is not None:
+            raise SecurityError("str.format is not available, use ~")
 
 
 class _TracingCodeGenerator(CodeGenerator):

@@ -15,8 +15,9 @@ from inference.tokenization.traced_text import TracedText, joined
 #: Loop turns and calls.
 MAX_STEPS: Final = 200_000
 MAX_SECONDS: Final = 2.0
-#: Characters of a string, elements of a list, bits of a number.
+#: Characters of a string, elements of a list.
 MAX_SIZE: Final = 8_000_000
+MAX_INTEGER_BITS: Final = 4096
 
 
 class TemplateProblem(StrEnum):
@@ -92,8 +93,17 @@ def bounded(result: Any) -> Any:
     if isinstance(result, str | list | tuple | dict):
         check_size(len(result))
     elif isinstance(result, int):
-        check_size(result.bit_length())
+        check_bits(result.bit_length())
     return result
+
+
+def check_bits(bits: int) -> None:
+    """Raises ``TemplateError`` for an integer of more than ``MAX_INTEGER_BITS``."""
+    if bits > MAX_INTEGER_BITS:
+        raise TemplateError(
+            TemplateProblem.TOO_LARGE,
+            f"The model's chat template makes a number of more than {MAX_INTEGER_BITS} bits.",
+        )
 
 
 def text(value: Any) -> str:

@@ -63,6 +63,16 @@ class TracedText(str):
     def rstrip(self, characters: str | None = None, /) -> TracedText:
         return self[: len(super().rstrip(characters))]
 
+    def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> TracedText:
+        parts: list[Part] = []
+        offset = 0
+        for kept in super().split(old, count) if old else [self]:
+            if offset:
+                parts += parts_of(new)
+            parts += self._between(offset, offset + len(kept))
+            offset += len(kept) + len(old)
+        return TracedText.of(parts)
+
     def lower(self) -> TracedText:
         return self._respelled(super().lower())
 
