@@ -16,6 +16,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from channels.security.websocket import WebsocketDenier  # noqa: E402
 from django.urls import re_path  # noqa: E402
 
+from inference.api.attachment import ClientGuard  # noqa: E402
 from inference.api.routing import websocket_urlpatterns  # noqa: E402
 from signalbox.configuration import configuration  # noqa: E402
 from signalbox.origins import OriginCheck  # noqa: E402
@@ -25,7 +26,7 @@ _no_such_socket: Any = WebsocketDenier.as_asgi()
 
 application = ProtocolTypeRouter(
     {
-        "http": _django,
+        "http": ClientGuard(_django),
         "websocket": OriginCheck(
             AuthMiddlewareStack(URLRouter([*websocket_urlpatterns, re_path("", _no_such_socket)])),
             allowed_hosts=_settings.allowed_hosts,

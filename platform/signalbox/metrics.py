@@ -1,14 +1,208 @@
-"""Numbers of the web process, for Prometheus."""
+"""`/metrics`, for Prometheus: this web process's own numbers, the workers' and the queue's.
+
+It names tenants' load, so it always needs its own token: `Authorization: Bearer` with what is in
+``secrets/metrics_token``.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter
+import hmac
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import redis
+import structlog
+from asgiref.sync import sync_to_async
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_safe
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from accounts.models import Lane
+from inference.dispatch.heartbeats import heartbeats
+from inference.dispatch.queue import DispatchQueue
+from inference.messages import Heartbeat
+from inference.models import LanguageModel
+from signalbox import secret_files, store
 
 registry = CollectorRegistry()
+ProcessCollector(registry=registry)
+PlatformCollector(registry=registry)
 
+HTTP_REQUESTS = Counter(
+    "signalbox_http_requests_total", "Answered requests.", ["method", "status"], registry=registry
+)
+HTTP_SECONDS = Histogram(
+    "signalbox_http_request_seconds", "Time from a request's arrival to its answer's end.", registry=registry
+)
+CONNECTIONS_OPEN = Gauge(
+    "signalbox_connections_open", "Requests and chat sockets that are being served.", registry=registry
+)
 CONNECTIONS_CLOSED = Counter(
     "signalbox_connections_closed_total",
-    "Connections that the web server closed itself.",
+    "Connections that the web server closed itself: readers that were too slow, and at its own end.",
     ["reason"],
     registry=registry,
 )
+
+_log = structlog.get_logger(__name__)
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_HISTOGRAM_SUFFIX: Final = re.compile(r"_(bucket|sum|count)$")
+_METHODS: Final = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+
+def count_request(method: str, status: int, seconds: float) -> None:
+    """Count one answered request. A client's invented method must not become a series of its own."""
+    HTTP_REQUESTS.labels(method=method if method in _METHODS else "other", status=str(status)).inc()
+    HTTP_SECONDS.observe(seconds)
+
+
+#: What a heartbeat itself says, apart from its counters.
+_GAUGES: Final[tuple[tuple[str, str, Callable[[Heartbeat, float], float]], ...]] = (
+    ("ready", "Whether the worker takes generations.", lambda beat, now: beat.ready and not beat.draining),
+    ("decoding", "Generations that are producing tokens.", lambda beat, now: beat.decoding),
+    ("prefilling", "Generations whose prompt is being run.", lambda beat, now: beat.prefilling),
+    ("slots", "Generations that the worker runs at once.", lambda beat, now: beat.slots),
+    (
+        "idle_seconds",
+        "Since its last tick or decision.",
+        lambda beat, now: max(0.0, now - beat.progressed_at),
+    ),
+)
+
+
+class WorkerCollector(Collector):
+    """The workers' numbers, as they came in their last heartbeats."""
+
+    def __init__(self, beats: list[Heartbeat], now: float) -> None:
+        self._beats = beats
+        self._now = now
+
+    def collect(self) -> Iterator[Metric]:
+        info = GaugeMetricFamily(
+            "signalbox_worker_info",
+            "One for each living worker.",
+            labels=["worker", "model", "host", "device", "blas"],
+        )
+        for beat in self._beats:
+            info.add_metric([beat.worker, beat.model, beat.hostname, beat.device, beat.blas], 1)
+        yield info
+        for name, description, value in _GAUGES:
+            gauge = GaugeMetricFamily(f"signalbox_worker_{name}", description, labels=["worker", "model"])
+            for beat in self._beats:
+                gauge.add_metric([beat.worker, beat.model], value(beat, self._now))
+            yield gauge
+        yield from self._counters()
+
+    def _counters(self) -> Iterator[Metric]:
+        names = {series.partition("{")[0] for beat in self._beats for series in beat.counters}
+        histograms = {_HISTOGRAM_SUFFIX.sub("", name) for name in names if name.endswith("_bucket")}
+        families: dict[str, Metric] = {}
+        for beat in self._beats:
+            for series, number in beat.counters.items():
+                name, _, labels = series.partition("{")
+                family = _HISTOGRAM_SUFFIX.sub("", name)
+                family = family if family in histograms else name
+                if family not in families:
+                    families[family] = _family(family, histogram=family in histograms)
+                families[family].add_sample(
+                    f"signalbox_worker_{name}",
+                    {**_labels(labels), "worker": beat.worker, "model": beat.model},
+                    number,
+                )
+        yield from families.values()
+
+
+def _family(name: str, *, histogram: bool) -> Metric:
+    kind = "histogram" if histogram else "counter" if name.endswith("_total") else "gauge"
+    return Metric(f"signalbox_worker_{name.removesuffix('_total')}", "Reported by the workers.", kind)
+
+
+def _labels(text: str) -> dict[str, str]:
+    unescape = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
+    return {
+        name: re.sub(r"\\.", lambda match: unescape.get(match[0], match[0]), value)
+        for name, value in _LABEL.findall(text)
+    }
+
+
+class QueueCollector(Collector):
+    """How many wait in each lane of each model, and what has happened to the queues."""
+
+    def __init__(self, queue: DispatchQueue, models: list[str], lanes: dict[int, str]) -> None:
+        self._queue = queue
+        self._models = models
+        self._lanes = lanes
+
+    def collect(self) -> Iterator[Metric]:
+        depth = GaugeMetricFamily("signalbox_queue_depth", "Generations that wait.", labels=["model", "lane"])
+        events: dict[str, CounterMetricFamily] = {}
+        for model in self._models:
+            depths = self._queue.depths(model)
+            for rank, lane in self._lanes.items():
+                depth.add_metric([model, lane], depths.get(rank, 0))
+            for event, count in self._queue.counters(model).items():
+                family = events.setdefault(
+                    event,
+                    CounterMetricFamily(
+                        f"signalbox_queue_{event}",
+                        "Since the store was empty; see docs/dispatch.md.",
+                        labels=["model"],
+                    ),
+                )
+                family.add_metric([model], count)
+        yield depth
+        yield from events.values()
+        pressure = GaugeMetricFamily(
+            "signalbox_store_memory_used_ratio", "Of the store's memory limit; 0 without one."
+        )
+        pressure.add_metric([], self._queue.memory_pressure())
+        yield pressure
+
+
+class StoreCollector(Collector):
+    """What lies in the store. When that is gone, the process's own numbers are still worth having."""
+
+    def collect(self) -> Iterator[Metric]:
+        models = list(LanguageModel.objects.filter(retired_at=None).values_list("name", flat=True))
+        lanes: dict[int, str] = dict(Lane.objects.values_list("rank", "name"))
+        client = store.shared_client()
+        families: list[Metric] = []
+        try:
+            families += WorkerCollector(heartbeats(client), time.time()).collect()
+            families += QueueCollector(DispatchQueue(client), models, lanes).collect()
+        except redis.RedisError as error:
+            _log.warning("metrics_without_store", error=str(error))
+            families.clear()
+        yield GaugeMetricFamily("signalbox_store_up", "Whether the store answered.", float(bool(families)))
+        yield from families
+
+
+def _render() -> bytes:
+    shared = CollectorRegistry()
+    shared.register(StoreCollector())
+    return generate_latest(registry) + generate_latest(shared)
+
+
+@require_safe
+async def metrics(request: HttpRequest) -> HttpResponse:
+    """Every series in Prometheus's text format; 401 without the token."""
+    expected = f"Bearer {secret_files.read_or_create('metrics_token')}"
+    given = request.headers.get("Authorization", "")
+    if not hmac.compare_digest(given.encode(), expected.encode()):
+        answer = HttpResponse("The metrics need their own token.\n", status=401, content_type="text/plain")
+        answer["WWW-Authenticate"] = "Bearer"
+        return answer
+    return HttpResponse(await sync_to_async(_render)(), content_type=CONTENT_TYPE_LATEST)

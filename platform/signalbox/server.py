@@ -22,9 +22,9 @@ from daphne.server import Server as DaphneServer
 from daphne.ws_protocol import WebSocketProtocol
 from twisted.internet import reactor as _reactor
 
+from signalbox import metrics
 from signalbox.configuration import Configuration
 from signalbox.connections import SCOPE_KEY, Connection, ServerClose
-from signalbox.metrics import CONNECTIONS_CLOSED
 
 # Twisted decides at run time what this is, so its type says nothing.
 reactor: Any = _reactor
@@ -114,6 +114,7 @@ class LimitedRequest(WebRequest):  # type: ignore[misc]
             return
         self._logged = True
         path = self.path.decode("ascii", "replace")
+        metrics.count_request(self.method.decode("ascii", "replace"), self.code, self.duration())
         access_log.log(
             logging.DEBUG if path.startswith(_QUIET_PATHS) else logging.INFO,
             "%s %s %s %s %d bytes %.0f ms %s %s",
@@ -164,6 +165,7 @@ class Server(DaphneServer):  # type: ignore[misc]
     def run(self) -> None:
         """Serve until a signal has drained the server, or it could not listen (``failure`` says why)."""
         reactor.callWhenRunning(self._started)
+        metrics.CONNECTIONS_OPEN.set_function(lambda: len(self._under_way()))
         super().run()
 
     def _started(self) -> None:
@@ -220,7 +222,7 @@ class Server(DaphneServer):  # type: ignore[misc]
             return
         if connection is not None:
             connection.closed_by_server = reason
-        CONNECTIONS_CLOSED.labels(reason=reason.value).inc()
+        metrics.CONNECTIONS_CLOSED.labels(reason=reason.value).inc()
         transport.abortConnection()
 
     def reason_closed(self, protocol: Any) -> str:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
+from inference.api.urls import documentation_urlpatterns
 from signalbox import health
+from signalbox.metrics import metrics
 
 urlpatterns = [
-    path("admin/", admin.site.urls),
     path("health/live", health.live),
+    path("health/ready", health.ready),
+    path("metrics", metrics),
+    path("v1/", include("inference.api.urls")),
+    *documentation_urlpatterns,
+    path("admin/", admin.site.urls),
 ]
