@@ -80,18 +80,28 @@ class ChatCompletion(_Answer):
     usage: Usage
 
 
-class ChatDelta(TypedDict, total=False):
-    """What a chunk adds: the role first, then text."""
+class FirstDelta(AnswerModel):
+    """What the first chunk adds: who speaks."""
 
-    role: Literal["assistant"]
+    role: Literal["assistant"] = "assistant"
+    content: Literal[""] = ""
+
+
+class TextDelta(AnswerModel):
+    """What a chunk of text adds."""
+
     content: str
+
+
+class NoDelta(AnswerModel):
+    """What the last chunk adds: nothing."""
 
 
 class ChatChunkChoice(AnswerModel):
     """What a chunk adds to the one answer."""
 
     index: int = 0
-    delta: ChatDelta
+    delta: FirstDelta | TextDelta | NoDelta
     logprobs: None = None
     finish_reason: FinishReason | None = None
     """Null until the last chunk of the choice."""
@@ -181,13 +191,13 @@ class ChatShape:
         self._fields = head.fields(ids.CHAT_COMPLETION)
 
     def opening(self) -> AnswerModel | None:
-        return self._chunk(ChatChunkChoice(delta={"role": "assistant", "content": ""}))
+        return self._chunk(ChatChunkChoice(delta=FirstDelta()))
 
     def text(self, text: str) -> AnswerModel:
-        return self._chunk(ChatChunkChoice(delta={"content": text}))
+        return self._chunk(ChatChunkChoice(delta=TextDelta(content=text)))
 
     def finish(self, reason: FinishReason) -> AnswerModel:
-        return self._chunk(ChatChunkChoice(delta={}, finish_reason=reason))
+        return self._chunk(ChatChunkChoice(delta=NoDelta(), finish_reason=reason))
 
     def usage(self, usage: messages.Usage) -> AnswerModel:
         return ChatCompletionChunk(**self._fields, choices=[], usage=Usage.of(usage))

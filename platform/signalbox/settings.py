@@ -186,6 +186,8 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Signalbox",
     "DESCRIPTION": "OpenAI's API over Apple MLX, with lanes by right.",
     "VERSION": "0.1.0",
+    # What pydantic speaks.
+    "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
