@@ -4,10 +4,10 @@ Each tenant has one first-in-first-out queue in the lane; only its head contends
 each tenant a finish tag ``F``, both in units of ``1 / SCALE`` token per unit of weight.
 
 A head's start tag is ``max(V, F)`` when its tenant comes to wait, and ``F`` while it goes on waiting. As long as
-nothing is given back, a tenant that goes on waiting has ``F >= V`` and the two are one rule. Giving back is where they
-differ: it may take ``F`` below a ``V`` that other tenants' services have raised since, and to lift it again
-would forfeit what was just given back, at every service of another. A tenant of many short answers would fall behind one
-of long answers without bound (``test_a_tenant_keeps_what_is_given_back`` shows it).
+nothing is given back, a tenant that goes on waiting has ``F >= V`` and the two are one rule. Giving back is where
+they differ: it may take ``F`` below a ``V`` that other tenants' services have raised since, and to lift it again
+would forfeit what was just given back, at every service of another. A tenant of many short answers would fall behind
+one of long answers without bound (``test_a_tenant_keeps_what_is_given_back`` shows it).
 """
 
 from __future__ import annotations
