@@ -14,6 +14,13 @@ os.environ["SIGNALBOX_STATE_DIR"] = str(_STATE)
 os.environ.setdefault("SIGNALBOX_LOG_LEVEL", "WARNING")
 (_STATE / "vendor").mkdir()
 
+from tests.fixtures import postgresql  # noqa: E402
+
+if os.environ.get("SIGNALBOX_TEST_DATABASE") == "postgresql":
+    os.environ["DATABASE_URL"] = postgresql.start()
+else:
+    os.environ.pop("DATABASE_URL", None)
+
 import django  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
@@ -24,7 +31,24 @@ django.setup()
 settings.register_profile("signalbox", deadline=None)
 settings.load_profile("signalbox")
 
-pytest_plugins = ["tests.fixtures.seeds", "tests.fixtures.valkey", "tests.fixtures.live_stack"]
+pytest_plugins = [
+    "tests.fixtures.seeds",
+    "tests.fixtures.valkey",
+    "tests.fixtures.live_stack",
+    "tests.fixtures.chromium",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what uses the database, so that one pass over it can be made on PostgreSQL."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if item.get_closest_marker("django_db") or fixtures & {
+            "db",
+            "transactional_db",
+            "django_db_reset_sequences",
+        }:
+            item.add_marker("database")
 
 
 @pytest.fixture(scope="session")

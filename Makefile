@@ -1,0 +1,38 @@
+# The two commands: `make up` and `make test`. Both set up what they need, and do so once.
+
+PYTHON ?= python3
+VENV := .venv/bin/python
+UV_COMPILE := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
+
+.PHONY: help up test check lock audit configuration set-up-test
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: ## Set up what is missing, then run everything; Ctrl-C stops it in order
+	@$(PYTHON) -m scripts.set_up run
+	@exec $(VENV) manage.py up
+
+test: set-up-test check ## Set up what is missing, then check style, types, imports and docs, and run all tests
+	@$(VENV) -m pytest
+	@SIGNALBOX_TEST_DATABASE=postgresql $(VENV) -m pytest -m database
+
+set-up-test:
+	@$(PYTHON) -m scripts.set_up test
+
+check: ## Check style, types, imports, dependencies and generated docs (after a `make test`)
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/lint-imports --no-cache
+	.venv/bin/deptry . --no-ansi
+	.venv/bin/mypy
+	$(VENV) manage.py makemigrations --check --dry-run
+	$(VENV) manage.py configuration_reference --check
+
+configuration: ## Write docs/configuration.md from the settings' own declarations
+	$(VENV) manage.py configuration_reference
+
+lock: ## Compile requirements/*.lock anew, each package as new as pyproject.toml allows
+	$(UV_COMPILE) --upgrade --output-file requirements/runtime.lock pyproject.toml
+	$(UV_COMPILE) --upgrade --group dev --constraint requirements/runtime.lock --output-file requirements/dev.lock pyproject.toml
+	$(UV_COMPILE) --upgrade --python-version 3.11 --output-file requirements/node.lock requirements/node.in
