@@ -91,6 +91,12 @@ class Configuration(BaseSettings):
         description="How long a worker may stay silent before its generations go back to the queue. Must exceed the "
         "longest prefill chunk.",
     )
+    drain_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        description="How long a stopping worker lets its generations finish before it gives them back to the queue, "
+        "where the next worker goes on with them.",
+    )
     detach_grace_seconds: float = Field(
         default=60.0,
         gt=0,
