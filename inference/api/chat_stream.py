@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -19,11 +18,16 @@ from inference.api.answers import Usage
 from inference.api.frames import Done, Prefill, Queued, ServerFrame, TextDelta, Timings
 from inference.api.queue_estimates import ClaimRates
 from inference.api.streaming import Publications, failure_of
+from inference.dispatch.follower import LogExpired
 from inference.dispatch.queue import dispatch_queue
-from inference.messages import Delta, End, EndState, PrefillProgress
+from inference.messages import Delta, End, EndState, PrefillProgress, Publication
 
 #: How often a waiting generation's place is looked up, in seconds.
 POSITION_S: Final = 1.0
+#: A worker with room takes a generation sooner than this: then there is no place to tell.
+_FIRST_LOOK_S: Final = 0.15
+#: The follower looks at the log by itself while it hears nothing.
+_UNLIMITED_S: Final = 3600.0
 #: ``finish_reason`` of what was ended before its own end.
 CANCELLED: Final = "cancelled"
 
@@ -79,11 +83,10 @@ class ChatStream:
 
     async def frames(self) -> AsyncIterator[ServerFrame]:
         """Up to ``Done``. Raises ``ApiError`` where the generation failed, and what following it raises."""
-        waits, position = self._after == 0, None
+        waits, position, patience = self._after == 0, None, _FIRST_LOOK_S
         while True:
-            publication = await self._publications.next(POSITION_S if waits else _UNLIMITED_S)
-            if publication is not None:
-                waits = False
+            publication = await self._next(patience if waits else _UNLIMITED_S)
+            waits, patience = waits and publication is None, POSITION_S
             match publication:
                 case Delta(seq=seq, epoch=epoch, text=text):
                     self._runs(first_token=True)
@@ -100,6 +103,12 @@ class ChatStream:
                     if queued is not None and queued.position != position:
                         position = queued.position
                         yield queued
+
+    async def _next(self, wait_s: float) -> Publication | None:
+        try:
+            return await self._publications.next(wait_s)
+        except StopAsyncIteration:
+            raise LogExpired(self._hex) from None
 
     def _runs(self, *, first_token: bool = False) -> None:
         if self._stopwatch is None:
@@ -134,10 +143,6 @@ class ChatStream:
         if position is None:
             return None
         return Queued(self._name, position, None if wait_s is None else round(wait_s * 1000))
-
-
-#: The follower looks at the log by itself while it hears nothing.
-_UNLIMITED_S: Final = 3600.0
 
 
 @cache

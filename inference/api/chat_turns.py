@@ -1,14 +1,17 @@
-"""From a ``generate`` frame to an accepted generation. Runs in a thread, with a database connection of its own."""
+"""What the frames of the chat socket do with the database: in a thread, with a connection of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final, ParamSpec, TypeVar
 from uuid import UUID
 
+from channels.db import database_sync_to_async
+
 from accounts.models import Scope
-from inference import conversations, intake
+from accounts.tenancy import tenant_scope
+from inference import cancellation, conversations, intake
 from inference.api import language_models
 from inference.api.chat_messages import (
     AssistantMessage,
@@ -18,13 +21,29 @@ from inference.api.chat_messages import (
     as_template_message,
     has_calls,
 )
-from inference.api.frames import Generate
+from inference.api.frames import Cancel, Generate, Resume
+from inference.api.generations import complete_entries
+from inference.api.ids import EventId
 from inference.api.prompts import chat_prompt, check_logit_bias
 from inference.api.socket_credentials import Credentials, require
 from inference.conversations import ConversationRefusal, ConversationRefused
 from inference.intake import Accepted, Submission
+from inference.messages import CancelReason, LogEntry
+from inference.models import Generation
 
 ROUTE: Final = "ws.chat"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def in_thread(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """``function`` in a thread of the pool, which gives its database connection back at the end.
+
+    Not in Django's one thread for all of a process's sockets: there they would wait for each other.
+    """
+    wrapped: Callable[P, Coroutine[Any, Any, T]] = database_sync_to_async(function, thread_sensitive=False)
+    return wrapped
 
 
 def accept(frame: Generate, credentials: Credentials) -> Accepted:
@@ -45,7 +64,10 @@ def accept(frame: Generate, credentials: Credentials) -> Accepted:
         turn = conversations.plan_turn(
             principal, conversation, _storable(frame.messages), requested_lane=requested_lane
         )
-        messages, within = [_message(message) for message in turn.prompt], partial(conversations.append_turn, turn)
+        messages, within = (
+            [_message(message) for message in turn.prompt],
+            partial(conversations.append_turn, turn),
+        )
     submission = Submission(
         model=model,
         prompt=chat_prompt(model, messages),
@@ -58,6 +80,24 @@ def accept(frame: Generate, credentials: Credentials) -> Accepted:
         keep_output=conversation is not None,
     )
     return intake.accept(principal, submission, within=within)
+
+
+def find_events(frame: Resume, credentials: Credentials) -> tuple[Generation, list[LogEntry] | None]:
+    """The generation to follow, and its events where they are all there already; None: more are to come.
+
+    Raises what refuses it, ``LogExpired`` and ``StreamDiverged`` among that.
+    """
+    principal, generation = credentials.generation(frame.generation)
+    require(principal, Scope.INFERENCE, Scope.READ)
+    with tenant_scope(principal.tenant_id):
+        return generation, complete_entries(generation, EventId(generation.id, frame.after, frame.epoch))
+
+
+def cancel(frame: Cancel, credentials: Credentials) -> None:
+    """End the generation for its own client. Raises what refuses it."""
+    principal, generation = credentials.generation(frame.generation)
+    require(principal, Scope.INFERENCE)
+    cancellation.cancel(generation.id, CancelReason.CLIENT_REQUESTED)
 
 
 def conversation_id(text: str) -> UUID:
@@ -74,7 +114,9 @@ def _storable(messages: Iterable[Message]) -> list[conversations.Message]:
         raise ConversationRefused(
             ConversationRefusal.ROLE_NOT_STORED, "messages: a conversation stores texts, and no tool calls."
         )
-    return [conversations.Message(message.role, as_template_message(message)["content"]) for message in messages]
+    return [
+        conversations.Message(message.role, as_template_message(message)["content"]) for message in messages
+    ]
 
 
 def _message(message: conversations.Message) -> Message:

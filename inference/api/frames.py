@@ -6,7 +6,6 @@ detours, since one is made for every token.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -18,35 +17,13 @@ from inference.api.chat_completions import ChatCompletionRequest
 from inference.api.chat_messages import Message
 from inference.api.errors import ErrorCode, shown
 from inference.api.fields import Range, RequestModel, invalid
+from inference.api.frame_errors import FrameError, FrameErrorCode
 
 #: Largest frame that is read, in bytes of UTF-8.
 MAX_FRAME_BYTES: Final = 1024 * 1024
 _LONGEST_REF: Final = 128
 _LONGEST_ID: Final = 80
 _MOST_EVENTS: Final = 2**53
-
-
-class FrameErrorCode(StrEnum):
-    """What can go wrong on the socket beyond what can go wrong on any route (``errors.ErrorCode``)."""
-
-    UNKNOWN_FRAME = "unknown_frame"
-    FRAME_TOO_LARGE = "frame_too_large"
-    NOT_AUTHENTICATED = "not_authenticated"
-    NOT_A_MEMBER = "not_a_member"
-    TENANT_REQUIRED = "tenant_required"
-    CONVERSATION_NEEDS_SESSION = "conversation_needs_session"
-    TOO_MANY_GENERATIONS = "too_many_generations"
-    SLOW_READER = "slow_reader"
-
-
-class FrameError(Exception):
-    """A frame that cannot be acted on, or a stream that cannot go on. ``param`` names the field at fault."""
-
-    def __init__(self, code: FrameErrorCode | ErrorCode, message: str, *, param: str | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.param = param
 
 
 class Authenticate(RequestModel):
@@ -71,7 +48,9 @@ class Generate(ChatCompletionRequest):
     @model_validator(mode="after")
     def _something_to_answer(self) -> Generate:
         if not self.messages and self.conversation is None:
-            raise invalid("must not be empty, unless a `conversation` is to give its last answer anew", param="messages")
+            raise invalid(
+                "must not be empty, unless a `conversation` is to give its last answer anew", param="messages"
+            )
         return self
 
 
@@ -116,7 +95,11 @@ class Envelope(Struct):
 
     @property
     def known_generation(self) -> str | None:
-        return self.generation if isinstance(self.generation, str) and len(self.generation) <= _LONGEST_ID else None
+        return (
+            self.generation
+            if isinstance(self.generation, str) and len(self.generation) <= _LONGEST_ID
+            else None
+        )
 
 
 _envelope_decoder: Final = msgspec.json.Decoder(Envelope)
@@ -128,7 +111,8 @@ def open_envelope(text: str | None) -> Envelope:
         raise FrameError(ErrorCode.INVALID_JSON, "Frames are JSON texts: this one was binary.")
     if len(text) > MAX_FRAME_BYTES or len(text.encode()) > MAX_FRAME_BYTES:
         raise FrameError(
-            FrameErrorCode.FRAME_TOO_LARGE, f"The frame is larger than {MAX_FRAME_BYTES} bytes, the most that is read."
+            FrameErrorCode.FRAME_TOO_LARGE,
+            f"The frame is larger than {MAX_FRAME_BYTES} bytes, the most that is read.",
         )
     try:
         return _envelope_decoder.decode(text)
@@ -140,9 +124,15 @@ def read_frame(envelope: Envelope, text: str) -> ClientFrame:
     """The frame itself. Raises ``FrameError`` for an unknown type, ``ApiError`` for the frame's first mistake."""
     model = _FRAMES.get(envelope.type) if isinstance(envelope.type, str) else None
     if model is None:
-        given = f"not `{shown(envelope.type)}`" if isinstance(envelope.type, str) else "and it is missing or no string"
+        given = (
+            f"not `{shown(envelope.type)}`"
+            if isinstance(envelope.type, str)
+            else "and it is missing or no string"
+        )
         raise FrameError(
-            FrameErrorCode.UNKNOWN_FRAME, f"`type` must be one of {', '.join(_FRAMES)}, {given}.", param="type"
+            FrameErrorCode.UNKNOWN_FRAME,
+            f"`type` must be one of {', '.join(_FRAMES)}, {given}.",
+            param="type",
         )
     return validate(model, text)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-websocket_urlpatterns: list[URLPattern] = []
+from inference.api.chat_socket import ChatConsumer
+
+websocket_urlpatterns: list[URLPattern] = [path("ws/chat/", ChatConsumer.as_asgi())]

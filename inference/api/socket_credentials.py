@@ -5,13 +5,17 @@ Everything here runs database queries, in a thread.
 
 from __future__ import annotations
 
-import hashlib
 from importlib import import_module
 from typing import Protocol
 from uuid import UUID
 
+import redis
+import structlog
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
 from django.conf import settings
 from django.contrib.auth import get_user
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from accounts.authentication import (
@@ -26,8 +30,10 @@ from accounts.tenancy import tenant_scope
 from inference import conversations
 from inference.api import ids
 from inference.api.errors import ApiError, ErrorCode
-from inference.api.frames import FrameError, FrameErrorCode
+from inference.api.frame_errors import FrameError, FrameErrorCode
 from inference.models import Generation
+
+_log = structlog.get_logger(__name__)
 
 
 class Credentials(Protocol):
@@ -63,7 +69,7 @@ class KeyCredentials:
 
     def generation(self, name: str) -> tuple[Principal, Generation]:
         principal = authenticate_key(self._raw)
-        found = _find(principal, name, user_id=None)
+        found = _find(principal, name)
         if found is None:
             raise _no_generation()
         return principal, found
@@ -74,11 +80,6 @@ class SessionCredentials:
 
     def __init__(self, session_key: str) -> None:
         self._session_key = session_key
-
-    @property
-    def group(self) -> str:
-        """Where the channel layer tells that this session has ended."""
-        return session_group(self._session_key)
 
     def user(self) -> User:
         """The signed-in user. Raises ``FrameError`` when the session has ended meanwhile."""
@@ -104,38 +105,53 @@ class SessionCredentials:
             return tenants[found]
         if len(principals) > 1:
             raise FrameError(
-                FrameErrorCode.TENANT_REQUIRED, "`tenant` is required: you belong to more than one.", param="tenant"
+                FrameErrorCode.TENANT_REQUIRED,
+                "`tenant` is required: you belong to more than one.",
+                param="tenant",
             )
         return principals[0]
 
     def generation(self, name: str) -> tuple[Principal, Generation]:
         user = self.user()
         for principal in principals_of_user(user.id):
-            found = _find(principal, name, user_id=user.id)
+            found = _find(principal, name)
             if found is not None:
                 return principal, found
         raise _no_generation()
 
 
-def session_group(session_key: str) -> str:
-    """The channel layer's group of a session's sockets. The key itself is a secret and goes into no group's name."""
-    return f"session.{hashlib.sha256(session_key.encode()).hexdigest()[:32]}"
+def sockets_of(user_id: UUID) -> str:
+    """The channel layer's group of a user's sockets."""
+    return f"user.{user_id.hex}"
+
+
+def recheck_sockets(user_id: UUID) -> None:
+    """Have every socket of the user look whether its session still holds: after a log-out, or a new password."""
+    try:
+        async_to_sync(get_channel_layer().group_send)(sockets_of(user_id), {"type": "session.check"})
+    except redis.RedisError:
+        # Frames are authorized one by one all the same; only what streams already goes on to its end.
+        _log.warning("sockets_not_rechecked", user=user_id.hex, exc_info=True)
 
 
 def require(principal: Principal, *scopes: str) -> None:
     """Raises ``ApiError`` where the principal holds none of ``scopes``."""
     if not principal.scopes.intersection(scopes):
         needed = " or ".join(f"`{scope}`" for scope in scopes)
-        raise ApiError(ErrorCode.INSUFFICIENT_SCOPE, f"{principal.name} lacks the scope {needed} that this needs.")
+        raise ApiError(
+            ErrorCode.INSUFFICIENT_SCOPE, f"{principal.name} lacks the scope {needed} that this needs."
+        )
 
 
-def _find(principal: Principal, name: str, *, user_id: UUID | None) -> Generation | None:
+def _find(principal: Principal, name: str) -> Generation | None:
     id_ = ids.parse(name)
     if id_ is None:
         return None
     with tenant_scope(principal.tenant_id):
-        found: Generation | None = Generation.objects.filter(id=id_, user_id=user_id).first()
-    return found
+        generations: QuerySet[Generation] = Generation.objects.filter(id=id_).select_related("model")
+        if principal.user_id is None:
+            return generations.filter(user=None).first()
+        return generations.filter(user_id=principal.user_id).first()
 
 
 def _no_generation() -> ApiError:

@@ -18,7 +18,7 @@ class ConversationRefusal(StrEnum):
     ROLE_NOT_STORED = "role_not_stored"
 
 
-class ConversationRefused(Exception):  # noqa: N818 — an outcome, as intake's
+class ConversationRefused(Exception):
     """The verb was refused; nothing was written."""
 
     def __init__(self, code: ConversationRefusal, message: str) -> None:
@@ -97,7 +97,8 @@ class PlannedTurn:
     """A turn that is written if its generation is accepted.
 
     ``prompt`` is the whole conversation as the model is to read it, new messages included; ``position`` is where the
-    new messages go; ``replaced_position`` is the answer that is given anew, if that is what was asked for.
+    new messages go; ``replaced_position`` is the answer that is given anew, if that is what was asked for;
+    ``requested_lane`` is remembered for the next turn.
     """
 
     conversation_id: UUID

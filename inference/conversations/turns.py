@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
+from django.db.models import Q
 from django.utils import timezone
 
+from accounts.models import Lane
 from accounts.principal import Principal
 from accounts.tenancy import tenant_scope
 from inference.conversations.records import ConversationRefusal, ConversationRefused, Message, PlannedTurn
@@ -85,9 +87,7 @@ def append_turn(turn: PlannedTurn, generation: Generation) -> None:
     Raises ``ConversationRefused`` where the conversation has changed since the turn was planned.
     """
     conversation = (
-        Conversation.objects.select_for_update()
-        .filter(id=turn.conversation_id, user_id=turn.user_id)
-        .first()
+        Conversation.objects.select_for_update().filter(id=turn.conversation_id, user_id=turn.user_id).first()
     )
     if conversation is None:
         raise ConversationRefused.not_found()
@@ -117,8 +117,14 @@ def append_turn(turn: PlannedTurn, generation: Generation) -> None:
     ChatMessage.objects.bulk_create([*rows, answer])
     conversation.title = conversation.title or title_of(turn.new)
     conversation.model_id = generation.model_id
-    conversation.lane_id = turn.requested_lane
+    conversation.lane = _lane(turn.requested_lane)
     conversation.save()
+
+
+def _lane(asked: str | None) -> Lane | None:
+    """The lane that was asked for, by its name or else its service tier; None: none in particular."""
+    named = Lane.objects.filter(Q(name=asked) | Q(service_tier=asked)) if asked else Lane.objects.none()
+    return min(named, key=lambda lane: lane.name != asked, default=None)
 
 
 def title_of(messages: Iterable[Message]) -> str:

@@ -8,6 +8,7 @@ from django.urls import include, path
 from inference.api.urls import documentation_urlpatterns
 from signalbox import health
 from signalbox.metrics import metrics
+from signalbox.pages import page_urls
 
 urlpatterns = [
     path("health/live", health.live),
@@ -16,4 +17,5 @@ urlpatterns = [
     path("v1/", include("inference.api.urls")),
     *documentation_urlpatterns,
     path("admin/", admin.site.urls),
+    *page_urls,
 ]

@@ -23,7 +23,7 @@ FILES: Final = {
 _SOURCE_MAP: Final = re.compile(rb"^//# sourceMappingURL=.*\n?", re.MULTILINE)
 
 
-class PackagesMissing(RuntimeError):
+class MissingPackagesError(RuntimeError):
     """The packages are not installed; the message says how they come."""
 
 
@@ -31,13 +31,15 @@ def copy(node_modules: Path, destination: Path) -> list[Path]:
     """Copy every file that is not there already as it should be; returns what was written.
 
     Each is written beside its place and renamed into it: a server that reads meanwhile sees the old or the new
-    file, whole. Raises ``PackagesMissing``.
+    file, whole. Raises ``MissingPackagesError``.
     """
     written = []
     for name, source in FILES.items():
         path = node_modules / source
         if not path.is_file():
-            raise PackagesMissing(f"{path} is missing: run `npm ci` beside package.json, then this again")
+            raise MissingPackagesError(
+                f"{path} is missing: run `npm ci` beside package.json, then this again"
+            )
         # The maps are not copied, and a reference to a missing one is an error to the static files' storage.
         content = _SOURCE_MAP.sub(b"", path.read_bytes())
         target = destination / name

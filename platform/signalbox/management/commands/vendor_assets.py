@@ -16,6 +16,6 @@ class Command(BaseCommand):
         destination = configuration().state_dir / "vendor"
         try:
             written = vendored.copy(ROOT / "node_modules", destination)
-        except vendored.PackagesMissing as error:
+        except vendored.MissingPackagesError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"{len(written)} of {len(vendored.FILES)} files were new in {destination}")

@@ -1,0 +1,328 @@
+"""The chat socket, ``/ws/chat/``: several generations at once over one connection.
+
+Channels hands a consumer one frame at a time and waits for its handler, so handlers here only start and stop tasks: a
+``cancel`` never waits for a ``generate``. Tokens come from ``inference.dispatch.delivery`` straight to the generation's
+task and do not pass the channel layer. A generation belongs to no connection: when the socket closes, its tasks end and
+the generation goes on (``cancellation`` and the workers decide for how long).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVarTuple, Unpack
+from uuid import UUID
+
+import structlog
+from channels.generic.websocket import AsyncWebsocketConsumer
+from msgspec import UNSET
+
+from inference import cancellation, intake
+from inference.api import chat_turns, frames, ids
+from inference.api.chat_stream import ChatStream, Stopwatch
+from inference.api.chat_turns import in_thread
+from inference.api.errors import ApiError
+from inference.api.frame_errors import FrameError, FrameErrorCode
+from inference.api.frames import Authenticate, Cancel, Generate, Resume, ServerFrame, TextDelta
+from inference.api.refusal_frames import error_frame
+from inference.api.socket_credentials import Credentials, KeyCredentials, SessionCredentials, sockets_of
+from inference.api.streaming import Replay
+from inference.conversations import ConversationRefusal, ConversationRefused
+from inference.dispatch.delivery import delivery
+from inference.messages import CancelReason
+from signalbox.request_ids import new_request_id
+
+SUBPROTOCOL: Final = "signalbox.v1"
+KEY_SUBPROTOCOL: Final = "key."
+#: Close code: the session or key that opened the socket is no longer valid, or was never presented.
+CLOSE_UNAUTHENTICATED: Final = 4401
+#: How long a connection may stay open without saying who it is.
+AUTHENTICATE_WITHIN_S: Final = 10.0
+#: Generations that one connection may ask for or follow at once.
+MOST_GENERATIONS: Final = 32
+#: A reader that takes a frame only after so long is too slow to be followed for.
+SLOW_READER_S: Final = 5.0
+#: How long a new turn waits for the last answer, which has ended, to be settled.
+SETTLED_WITHIN_S: Final = 3.0
+_SETTLED_POLL_S: Final = 0.05
+
+_log = structlog.get_logger(__name__)
+
+Ts = TypeVarTuple("Ts")
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """Whether what was tried was refused."""
+
+    refused: bool = False
+
+
+class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+    """One client's connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._credentials: Credentials | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: The task that sends each generation's frames.
+        self._streams: dict[UUID, asyncio.Task[Any] | None] = {}
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            # `disconnect` is not called on every way out.
+            await self._stop_all()
+
+    async def connect(self) -> None:
+        offered = self.scope.get("subprotocols", [])
+        await self.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        key = next((name for name in offered if name.startswith(KEY_SUBPROTOCOL)), None)
+        if key is not None:
+            self._credentials = KeyCredentials(key.removeprefix(KEY_SUBPROTOCOL))
+            self._start(self._check_key)
+        elif (session := self._session()) is not None:
+            self._credentials = session
+            await self.channel_layer.group_add(sockets_of(self.scope["user"].id), self.channel_name)
+        else:
+            self._start(self._wait_for_credentials)
+
+    async def disconnect(self, code: int) -> None:
+        await self._stop_all()
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        envelope = frames.Envelope()
+        try:
+            envelope = frames.open_envelope(text_data)
+            self._handle(frames.read_frame(envelope, text_data or ""))
+        except (FrameError, ApiError) as error:
+            await self._refuse(error, ref=envelope.known_ref, generation=envelope.known_generation)
+
+    async def session_check(self, event: dict[str, Any]) -> None:
+        """Channel layer: the user's session may be over. If it is, so is what this socket has under way."""
+        if not isinstance(self._credentials, SessionCredentials):
+            return
+        async with self._refusing() as outcome:
+            await in_thread(self._credentials.user)()
+        if outcome.refused:
+            for generation in list(self._streams):
+                await in_thread(cancellation.cancel)(generation, CancelReason.ACCESS_REVOKED)
+            await self._stop_all()
+            await self.close(CLOSE_UNAUTHENTICATED)
+
+    def _handle(self, frame: frames.ClientFrame) -> None:
+        match frame:
+            case Authenticate():
+                # Taken at once, so that the next frame may rely on it; every frame that starts something checks anew.
+                self._credentials = KeyCredentials(frame.api_key)
+                self._start(self._authenticate)
+            case Generate():
+                self._start(self._generate, frame, self._presented())
+            case Resume():
+                self._start(self._resume, frame, self._presented())
+            case Cancel():
+                self._start(self._cancel, frame, self._presented(), room=2 * MOST_GENERATIONS)
+
+    # Who it is
+
+    def _session(self) -> SessionCredentials | None:
+        """The browser's session. Its origin was checked before; a program that sends none has no session here."""
+        user = self.scope.get("user")
+        has_origin = any(name == b"origin" for name, _ in self.scope["headers"])
+        if not has_origin or user is None or not user.is_authenticated:
+            return None
+        return SessionCredentials(self.scope["session"].session_key)
+
+    def _presented(self) -> Credentials:
+        if self._credentials is None:
+            raise FrameError(
+                FrameErrorCode.NOT_AUTHENTICATED, "Send an `authenticate` frame with an API key first."
+            )
+        return self._credentials
+
+    async def _authenticate(self) -> None:
+        credentials = self._presented()
+        async with self._refusing() as outcome:
+            principal = await in_thread(credentials.principal)()
+            await self._tell(frames.Authenticated(tenant=principal.tenant_id.hex))
+        if outcome.refused and self._credentials is credentials:
+            self._credentials = None
+
+    async def _check_key(self) -> None:
+        """A key in the handshake that gives no access: say so, and close."""
+        async with self._refusing() as outcome:
+            await in_thread(self._presented().principal)()
+        if outcome.refused:
+            await self.close(CLOSE_UNAUTHENTICATED)
+
+    async def _wait_for_credentials(self) -> None:
+        await asyncio.sleep(AUTHENTICATE_WITHIN_S)
+        if self._credentials is None:
+            await self._refuse(
+                FrameError(FrameErrorCode.NOT_AUTHENTICATED, "No credentials were presented in time.")
+            )
+            await self.close(CLOSE_UNAUTHENTICATED)
+
+    # What it asks for
+
+    async def _generate(self, frame: Generate, credentials: Credentials) -> None:
+        async with self._refusing(ref=frame.ref):
+            accepted = await self._accept(frame, credentials)
+            admission, generation = accepted.admission, accepted.generation_id
+            first = frames.Accepted(
+                ref=frame.ref,
+                generation=ids.generation_id(generation),
+                model=accepted.task.model,
+                lane=admission.lane,
+                service_tier=admission.service_tier,
+                requested_lane=admission.requested_lane or None,
+                reason=admission.reason,
+                conversation=UNSET if frame.conversation is None else frame.conversation,
+            )
+            stopwatch = Stopwatch(accepted.created_at.timestamp())
+            await self._follow(generation, accepted.task.model, stopwatch=stopwatch, first=first)
+
+    async def _accept(self, frame: Generate, credentials: Credentials) -> intake.Accepted:
+        """Accept, waiting a moment for an answer that has ended (its reader knows) but is not settled yet."""
+        deadline = asyncio.get_running_loop().time() + SETTLED_WITHIN_S
+        while True:
+            try:
+                return await in_thread(chat_turns.accept)(frame, credentials)
+            except ConversationRefused as refusal:
+                late = asyncio.get_running_loop().time() > deadline
+                if late or refusal.code is not ConversationRefusal.ANSWER_IN_PROGRESS:
+                    raise
+            await asyncio.sleep(_SETTLED_POLL_S)
+
+    async def _resume(self, frame: Resume, credentials: Credentials) -> None:
+        async with self._refusing(generation=frame.generation):
+            generation, entries = await in_thread(chat_turns.find_events)(frame, credentials)
+            model = generation.model.name
+            if entries is not None:
+                replay = ChatStream(generation.id, model, Replay(entries), stopwatch=None, after=frame.after)
+                await self._forward(generation.id, replay)
+                return
+            stopwatch = None if frame.after else Stopwatch(generation.created_at.timestamp())
+            await self._follow(
+                generation.id, model, stopwatch=stopwatch, after=frame.after, epoch=frame.epoch
+            )
+
+    async def _cancel(self, frame: Cancel, credentials: Credentials) -> None:
+        async with self._refusing(generation=frame.generation):
+            await in_thread(chat_turns.cancel)(frame, credentials)
+
+    # What it follows
+
+    async def _follow(
+        self,
+        generation: UUID,
+        model: str,
+        *,
+        stopwatch: Stopwatch | None,
+        first: ServerFrame | None = None,
+        after: int = 0,
+        epoch: int | None = None,
+    ) -> None:
+        async with (
+            self._refusing(generation=ids.generation_id(generation)),
+            delivery().follow(generation.hex, after, epoch) as follower,
+        ):
+            if first is not None:
+                await self._tell(first)
+            await self._forward(
+                generation, ChatStream(generation, model, follower, stopwatch=stopwatch, after=after)
+            )
+
+    async def _forward(self, generation: UUID, stream: ChatStream) -> None:
+        """Send the stream's frames, instead of another task that may do so for the same generation."""
+        async with self._only_stream_of(generation):
+            async for frame in stream.frames():
+                waited_s = await self._tell(frame)
+                if isinstance(frame, TextDelta) and waited_s > SLOW_READER_S:
+                    _log.info("slow_reader_dropped", generation=generation.hex, waited_s=round(waited_s, 1))
+                    raise FrameError(
+                        FrameErrorCode.SLOW_READER,
+                        f"This connection reads too slowly. The generation goes on: resume it after {frame.seq}.",
+                    )
+
+    @asynccontextmanager
+    async def _only_stream_of(self, generation: UUID) -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        earlier = self._streams.get(generation)
+        if earlier is not None:
+            earlier.cancel()
+        self._streams[generation] = task
+        try:
+            yield
+        finally:
+            if self._streams.get(generation) is task:
+                del self._streams[generation]
+
+    # Sending
+
+    async def _tell(self, frame: ServerFrame) -> float:
+        """Send a frame. Returns how many seconds the client's connection took to take it: the server pushes back."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        await self.send(text_data=frames.encode(frame))
+        return clock() - begun
+
+    @asynccontextmanager
+    async def _refusing(
+        self, *, ref: str | None = None, generation: str | None = None
+    ) -> AsyncIterator[_Outcome]:
+        """What goes wrong inside is told to the client, in an ``error`` frame about its ``ref`` or ``generation``."""
+        outcome = _Outcome()
+        try:
+            yield outcome
+        except Exception as error:  # noqa: BLE001 — error_frame logs what nobody foresaw
+            outcome.refused = True
+            await self._refuse(error, ref=ref, generation=generation)
+
+    async def _refuse(
+        self, error: Exception, *, ref: str | None = None, generation: str | None = None
+    ) -> None:
+        fault = error_frame(error)
+        if ref is not None:
+            fault.ref = ref
+        if generation is not None:
+            fault.generation = generation
+        _log.info("socket_error", code=fault.code, param=fault.param, generation=generation)
+        await self._tell(fault)
+
+    # Tasks
+
+    def _start(
+        self,
+        work: Callable[[Unpack[Ts]], Coroutine[Any, Any, None]],
+        *args: *Ts,
+        room: int = MOST_GENERATIONS,
+    ) -> None:
+        if len(self._tasks) >= room:
+            raise FrameError(
+                FrameErrorCode.TOO_MANY_GENERATIONS,
+                f"{MOST_GENERATIONS} generations are under way on this connection, the most that it may have.",
+            )
+        task = asyncio.create_task(_as_request(work, *args))
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            _log.error("socket_task_failed", exc_info=fault)
+
+    async def _stop_all(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _as_request(work: Callable[[Unpack[Ts]], Coroutine[Any, Any, None]], *args: *Ts) -> None:
+    """Every frame is a request of its own, in the log and in the rows that it writes."""
+    structlog.contextvars.bind_contextvars(request_id=new_request_id())
+    await work(*args)

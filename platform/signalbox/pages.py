@@ -1,0 +1,151 @@
+"""The pages that people see: sign in and out, the password, and the chat."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from csp.constants import NONE, SELF
+from csp.decorators import csp_replace
+from django import forms
+from django.contrib.auth import update_session_auth_hash
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import LoginView, LogoutView
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import URLPattern, URLResolver, include, path, reverse
+from django.views.decorators.cache import never_cache
+
+from accounts import users
+from accounts.actors import actor_of
+from accounts.models import User
+from accounts.refusals import ChangeRefused
+from inference.api import chat_conversations
+from inference.api.socket_credentials import recheck_sockets
+
+#: Our own pages need no inline script or style, and let no string become HTML but through the sanitizer.
+_STRICT: Final = {
+    "script-src": [SELF],
+    "style-src": [SELF],
+    "img-src": [SELF],
+    "font-src": [NONE],
+    "require-trusted-types-for": ["'script'"],
+    "trusted-types": ["dompurify"],
+}
+
+
+def strict(view: Any) -> Any:
+    """``view`` under the strictest content security policy, and in nobody's cache."""
+    return never_cache(csp_replace(_STRICT)(view))
+
+
+def _user(request: HttpRequest) -> User:
+    return cast(User, request.user)
+
+
+@login_required
+def chat(request: HttpRequest, conversation: str = "") -> HttpResponse:
+    """The chat page; which conversation is open is the page's own business, once it is loaded."""
+    user = _user(request)
+    if user.must_change_password:
+        return redirect("password")
+    return render(request, "signalbox/chat.html", {"options": chat_conversations.choices(user)})
+
+
+class SignIn(LoginView):
+    """Asks for user name and password."""
+
+    template_name = "signalbox/login.html"
+    redirect_authenticated_user = True
+
+    def get_default_redirect_url(self) -> str:
+        return reverse("chat")
+
+    def get_success_url(self) -> str:
+        user = self.request.user
+        if isinstance(user, User) and user.must_change_password:
+            return reverse("password")
+        return super().get_success_url()
+
+
+class SignOut(LogoutView):
+    """Ends the session, and with it its chat sockets."""
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        user = request.user
+        response = super().post(request, *args, **kwargs)
+        if isinstance(user, User):
+            recheck_sockets(user.id)
+        return response
+
+
+def _password(label: str, autocomplete: str, help_text: str = "") -> forms.CharField:
+    return forms.CharField(
+        label=label,
+        help_text=help_text,
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": autocomplete}),
+    )
+
+
+class NewPasswordForm(forms.Form):
+    """A password that the user chooses; the present one is asked for unless it was given to them to be replaced."""
+
+    old_password = _password("Present password", "current-password")
+    password = _password(
+        "New password", "new-password", "At least 10 characters, and not one that many people use."
+    )
+    again = _password("New password, again", "new-password")
+
+    def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._user = user
+        if user.must_change_password:
+            del self.fields["old_password"]
+
+    def clean_old_password(self) -> str:
+        present: str = self.cleaned_data["old_password"]
+        if not self._user.check_password(present):
+            raise forms.ValidationError("This is not your present password.")
+        return present
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        if {"password", "again"} <= values.keys() and values["password"] != values["again"]:
+            self.add_error("again", "The two passwords differ.")
+        return values
+
+
+@login_required
+def change_password(request: HttpRequest) -> HttpResponse:
+    """Where a user sets their own password: by choice, or because nothing else opens before."""
+    user = _user(request)
+    form = NewPasswordForm(request.POST if request.method == "POST" else None, user=user)
+    if form.is_valid():
+        try:
+            user = users.set_password(
+                user=user, password=form.cleaned_data["password"], actor=actor_of(request)
+            )
+        except ChangeRefused as refused:
+            form.add_error("password" if refused.field == "password" else None, refused.message)
+        else:
+            # The user's other sessions end with the old password; this one goes on.
+            update_session_auth_hash(request, user)
+            recheck_sockets(user.id)
+            return redirect("chat")
+    return render(request, "signalbox/password.html", {"form": form, "forced": user.must_change_password})
+
+
+def root(request: HttpRequest) -> HttpResponse:
+    """The site's address alone leads to the chat."""
+    return redirect("chat")
+
+
+page_urls: list[URLPattern | URLResolver] = [
+    path("", root, name="root"),
+    path("chat/", strict(chat), name="chat"),
+    path("chat/c/<str:conversation>", strict(chat), name="conversation"),
+    path("chat/api/", include(chat_conversations.urlpatterns)),
+    path("login/", strict(SignIn.as_view()), name="login"),
+    path("logout/", strict(SignOut.as_view()), name="logout"),
+    path("password/", strict(change_password), name="password"),
+]
