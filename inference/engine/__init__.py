@@ -1,0 +1,29 @@
+"""The model at work. A tour, in the order in which a worker meets it:
+
+``blas``
+    Before MLX is imported: on a Linux CPU, load a BLAS that is worth its name (``openblas_wheel`` brings one).
+``preparation``
+    From what an operator has (a hub id, a GGUF file, a directory) to a *prepared model directory*.
+``model_loading``
+    From a prepared directory to a model: weights and configuration only, never code.
+``engine.Engine``
+    Owns the model, on one thread. Sequences are admitted, prefilled chunk by chunk, decoded together and
+    dropped; each call of ``prefill`` or ``decode`` is one model action. When a sequence ends is its
+    caller's decision.
+``batch``
+    mlx-lm's two batch primitives, made to act once a tick: decoding stays one step ahead, so that the
+    device computes while Python publishes.
+``row``
+    What is known of one sequence: enough to run it again from nothing.
+``sampling``, ``penalties``
+    How each row's next token is drawn, from its seed and position alone.
+
+Three promises, each with its tests. *The same tokens*: a sequence gets the tokens it would get alone, whoever
+else is in the batch, however its prompt was cut, resumed or not (bit by bit on the stock CPU build; on
+other backends as far as their logits are the same). *A fault costs its own sequence only*: what fails
+together is run again alone. *Nothing for nobody*: log-probabilities of a whole vocabulary are not computed
+unless someone asks.
+
+This package is imported by the worker and by the preparation of models, never by the web process.
+Importing it imports neither MLX nor anything else.
+"""

@@ -152,6 +152,11 @@ def load_blas(blas_dir: Path, mode: BlasMode = "auto", threads: int | None = Non
     return choice
 
 
+def loaded_blas() -> BlasChoice | None:
+    """What ``load_blas`` chose for this process, if it was called."""
+    return None if _loaded is None else _loaded.choice
+
+
 def resolved_library(symbol: str) -> Path | None:
     """The file whose global ``symbol`` a library loaded from now on will get, or None."""
     try:

@@ -15,6 +15,8 @@ from typing import Any, Final
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
+from inference.engine.preparation.record import FileRecord, ModelRecord, write_record
+
 CONTEXT_LENGTH: Final = 512
 END_OF_TEXT: Final = "<|endoftext|>"
 TURN_START: Final = "<|im_start|>"
@@ -38,9 +40,12 @@ _TRAINING_TEXT: Final = (
 )
 
 
-def make_tiny_model(path: Path, *, seed: int = 0, context_length: int = CONTEXT_LENGTH) -> Path:
+def make_tiny_model(
+    path: Path, *, seed: int = 0, context_length: int = CONTEXT_LENGTH, sliding_window: int | None = None
+) -> Path:
     """Write a prepared model directory at ``path`` and return it.
 
+    With a ``sliding_window`` the first layer attends to so many tokens only, on a rotating cache.
     The same ``seed`` gives the same weights, so the same text. Greedy decoding never ends by itself
     (the logits of the special tokens are always 0, below the best of the others): a test that wants
     an end of text raises it with ``logit_bias``.
@@ -48,7 +53,8 @@ def make_tiny_model(path: Path, *, seed: int = 0, context_length: int = CONTEXT_
     path.mkdir(parents=True, exist_ok=True)
     tokenizer = _train_tokenizer()
     vocab_size = tokenizer.get_vocab_size()
-    special_ids = [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS]
+    special_ids = list(range(len(SPECIAL_TOKENS)))  # the trainer puts them first
+    end_of_text, _, turn_end = special_ids
 
     tokenizer.save(str(path / "tokenizer.json"))
     _write_json(
@@ -73,27 +79,37 @@ def make_tiny_model(path: Path, *, seed: int = 0, context_length: int = CONTEXT_
         "vocab_size": vocab_size,
         "max_position_embeddings": context_length,
         "tie_word_embeddings": False,
-        "eos_token_id": special_ids[2],
+        "eos_token_id": turn_end,
     }
+    if sliding_window is not None:
+        config |= {
+            "sliding_window": sliding_window,
+            "layer_types": ["sliding_attention", "full_attention"],
+        }
     _write_json(path / "config.json", config)
     _write_weights(path / "model.safetensors", config, silent_ids=special_ids, seed=seed)
 
     names = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
     contents = {name: (path / name).read_bytes() for name in names}
-    _write_json(
-        path / "signalbox.json",
-        {
-            "name": path.name,
-            "architecture": "llama",
-            "context_length": context_length,
-            "quantization": None,
-            "dtype": "float32",
-            "size_bytes": sum(len(content) for content in contents.values()),
-            "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
-            "source": f"random weights, seed {seed}",
-            "eos_token_ids": [special_ids[0], special_ids[2]],
-            "vocab_size": vocab_size,
-        },
+    write_record(
+        path,
+        ModelRecord(
+            name=path.name,
+            architecture="llama",
+            context_length=context_length,
+            vocab_size=vocab_size,
+            eos_token_ids=[end_of_text, turn_end],
+            has_chat_template=True,
+            quantization="",
+            dtype="float32",
+            precision="native",
+            source=f"random weights, seed {seed}",
+            source_checksum=hashlib.sha256(contents["model.safetensors"]).hexdigest(),
+            files={
+                name: FileRecord(len(content), hashlib.sha256(content).hexdigest())
+                for name, content in contents.items()
+            },
+        ),
     )
     return path
 
@@ -118,8 +134,9 @@ def _write_weights(path: Path, config: dict[str, Any], *, silent_ids: list[int],
     from mlx.utils import tree_flatten
     from mlx_lm.models.llama import Model, ModelArgs
 
-    model = Model(ModelArgs.from_dict(config))
-    shapes = {name: parameter.shape for name, parameter in tree_flatten(model.parameters())}
+    model = Model(ModelArgs.from_dict(config))  # type: ignore[no-untyped-call]
+    parameters: list[tuple[str, mx.array]] = tree_flatten(model.parameters())  # type: ignore[assignment]
+    shapes = {name: parameter.shape for name, parameter in parameters}
     weights: dict[str, mx.array] = {}
     for index, (name, shape) in enumerate(sorted(shapes.items())):
         if len(shape) == 1:

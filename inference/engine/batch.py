@@ -1,0 +1,162 @@
+"""mlx-lm's two batches, made to act once a tick, to sample per row, and to keep faults apart."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Self, cast
+
+import mlx.core as mx
+from mlx.nn.layers.base import Module
+from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.sample_utils import LogitsProcessor
+
+from inference.engine.sampling import RowSampler, draw
+
+
+class ShapeError(ValueError):
+    """A logits processor returned something else than one row of logits."""
+
+
+class PrefillBatch(PromptProcessingBatch):
+    """Prompts that are being run, chunk by chunk, on caches of their own."""
+
+    # The base class carries one entry a row about without looking at it: keys and ``RowSampler`` here.
+    uids: Any
+    samplers: Any
+
+    @classmethod
+    def of_one(
+        cls, model: Module, key: str, sampler: RowSampler, processors: Sequence[LogitsProcessor]
+    ) -> Self:
+        """A batch of one sequence, of which nothing was run yet.
+
+        Raises ``ValueError`` when the model's caches cannot be batched.
+        """
+        rows: dict[str, Any] = {
+            "uids": [key],
+            "caches": [make_prompt_cache(model)],
+            "samplers": [sampler],
+            "logits_processors": [list(processors)],
+        }
+        return cls(
+            model,
+            **rows,
+            # A chunk is one forward pass, whatever its size: the caller cuts.
+            prefill_step_size=sys.maxsize,
+        )
+
+    def start(self, last_tokens: Sequence[int]) -> DecodeBatch:
+        """Run the last token of every prompt; the first token of each answer is on its way.
+
+        This batch must not be used any more.
+        """
+        return DecodeBatch(
+            self.model,
+            self.uids,
+            mx.array(list(last_tokens)),
+            self.prompt_cache,
+            self.tokens,
+            self.samplers,
+            self.fallback_sampler,
+            self.logits_processors,
+            self.stop_sequences,
+            self.max_tokens,
+        )
+
+
+class DecodeBatch(GenerationBatch):
+    """Rows that produce tokens, one each a step, always one step ahead.
+
+    ``step`` starts the computation of the next tokens and then hands out the current ones, which were
+    computed meanwhile: the device works while Python publishes. Who ends a row, and when, is the caller's
+    business: ``max_tokens`` and stop sequences of the base class are not used, ``next`` is not called.
+
+    ``faults``: by key, what a row's own processor raised. The row's token of this step is no good, the
+    one handed out is.
+    """
+
+    uids: Any
+    samplers: Any
+    logits_processors: Any
+
+    def __init__(self, *arguments: Any) -> None:
+        self.faults: dict[str, Exception] = {}
+        super().__init__(*arguments)
+
+    @classmethod
+    def without_rows(cls, model: Module) -> Self:
+        """A batch to be extended."""
+        return cls(model, [], mx.array([], dtype=mx.uint32), [], [], [], None, [], [], [])
+
+    def extend(self, batch: DecodeBatch) -> None:
+        """Take in the rows of another batch, which must not be used any more."""
+        super().extend(batch)  # type: ignore[no-untyped-call]
+        self.faults |= batch.faults
+
+    def step(self) -> list[tuple[str, int]]:
+        """Hand out one token of every row, in order, and compute the one after it."""
+        keys = list(self.uids)
+        return list(zip(keys, self._step()[0], strict=True))
+
+    def peek(self) -> list[int]:
+        """The tokens that the next ``step`` will hand out."""
+        return _integers(self._next_tokens)
+
+    def remove(self, keys: set[str]) -> None:
+        """Take rows out of the batch."""
+        if keys:
+            self.filter([index for index, key in enumerate(self.uids) if key not in keys])
+            self.faults = {key: fault for key, fault in self.faults.items() if key not in keys}
+
+    def _step(self) -> tuple[list[int], list[mx.array]]:
+        inputs = self._next_tokens
+        logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
+        logits, states = self._adjusted(inputs, logits)
+        self._next_tokens = draw(logits, self.samplers)
+        # The base class moves one entry a row about. Nobody asked for log-probabilities, and computing
+        # them for the whole vocabulary costs more than a greedy choice.
+        self._next_logprobs = [None] * len(self.uids)
+        mx.async_eval(self._next_tokens, states)  # type: ignore[no-untyped-call]
+        tokens = _integers(inputs)
+        for known, token in zip(self.tokens, tokens, strict=True):
+            known.append(token)
+        return tokens, []
+
+    def _adjusted(self, inputs: mx.array, logits: mx.array) -> tuple[mx.array, list[mx.array]]:
+        """The logits after the rows' penalties and processors, and the states of these."""
+        if not any(self.logits_processors) and not any(sampler.penalties for sampler in self.samplers):
+            return logits, []
+        rows: list[mx.array] = []
+        states: list[mx.array] = []
+        for index, key in enumerate(self.uids):
+            row = logits[index : index + 1]
+            try:
+                row = self._adjusted_row(index, inputs[index : index + 1], row, states)
+            except Exception as fault:  # noqa: BLE001 (reported: it is this row's own, whatever it is)
+                self.faults[key] = fault
+            rows.append(row)
+        return mx.concatenate(rows, axis=0), states
+
+    def _adjusted_row(
+        self, index: int, token: mx.array, logits: mx.array, states: list[mx.array]
+    ) -> mx.array:
+        shape = logits.shape
+        penalties = self.samplers[index].penalties
+        if penalties is not None:
+            penalties.observe(token)
+            logits = penalties.apply(logits)
+            states += penalties.state
+        if self.logits_processors[index]:
+            context = self._token_context[index].update_and_fetch(token)  # type: ignore[no-untyped-call]
+            states.append(context)
+            for processor in self.logits_processors[index]:
+                logits = processor(context, logits)
+            if logits.shape != shape:
+                raise ShapeError(f"A logits processor returned {logits.shape} in place of {shape}.")
+        return logits
+
+
+def _integers(array: mx.array) -> list[int]:
+    return cast("list[int]", array.tolist())

@@ -1,0 +1,295 @@
+"""The model at work: sequences go in, tokens come out, one action at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import mlx.core as mx
+from mlx_lm.sample_utils import LogitsProcessor
+from mlx_lm.utils import maybe_set_recommended_wired_limit
+
+from inference.engine.batch import DecodeBatch, PrefillBatch
+from inference.engine.blas import loaded_blas
+from inference.engine.model_loading import load_prepared
+from inference.engine.row import Row, RowState
+from inference.engine.sampling import RowSampler
+from inference.messages import Sampling
+from inference.tokenization import tokenizer
+
+_log: Final = logging.getLogger(__name__)
+
+#: Steps between two returns of unused buffers to the system.
+_STEPS_PER_CLEARING: Final = 512
+
+
+@dataclass
+class StepResult:
+    """What one action produced.
+
+    ``tokens``: ``(key, token)``, at most one a sequence. ``faults``: what ended a sequence, by key; nothing
+    of the other sequences is lost or repeated. A faulted sequence has to be dropped.
+    """
+
+    tokens: list[tuple[str, int]] = field(default_factory=list)
+    faults: dict[str, Exception] = field(default_factory=dict)
+
+
+class Engine:
+    """Owns one model on one machine; every method must be called on the thread that made it.
+
+    A sequence is admitted, prefilled in chunks until its first token comes out, decoded with all others, and
+    dropped. When it ends is the caller's decision: the engine knows no end token and no limit.
+
+    A step that fails as a whole is taken apart: each of its sequences is run again alone, from the tokens
+    that are known, and only those that fail alone as well are faulted.
+    """
+
+    def __init__(self, model_dir: Path) -> None:
+        """Load the prepared model in ``model_dir``.
+
+        Raises ``PreparationError`` or ``TokenizerError``, in one line, when it cannot be served.
+        """
+        self._thread = threading.get_ident()
+        self.tokenizer: Final = tokenizer.load(model_dir)
+        self.model, self.record = load_prepared(model_dir)
+        self.context_length: Final = self.record.context_length
+        self.device: Final = _device()
+        self.blas: Final = str(loaded_blas() or "not chosen")
+        maybe_set_recommended_wired_limit()
+        self._rows: dict[str, Row] = {}
+        self._batch = DecodeBatch.without_rows(self.model)
+        self._leaving: set[str] = set()
+        self._chunk_tokens = 512
+        self._steps = 0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every admitted sequence that was not dropped, in admission order."""
+        return tuple(self._rows)
+
+    @property
+    def decoding(self) -> int:
+        """Sequences to which the next ``decode`` will give a token or a fault."""
+        return sum(row.state in (RowState.DECODING, RowState.DOOMED) for row in self._rows.values())
+
+    def remaining(self, key: str) -> int:
+        """Prompt tokens still to run; 0 once the sequence decodes."""
+        return self._rows[key].remaining
+
+    def admit(
+        self,
+        key: str,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        emitted: Sequence[int] = (),
+        *,
+        processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
+        """Park a sequence for prefill.
+
+        ``emitted`` are tokens that an earlier run produced: they are run with the prompt, and what follows
+        is what would have followed there. ``processors`` are mlx-lm's: each takes the sequence's tokens and its
+        logits, ``(1, vocabulary)``, and returns logits; it must depend on its arguments alone.
+
+        Raises ``ValueError`` for an empty or too long sequence, a token that the model has not, or
+        a key that is taken.
+        """
+        self._check_thread()
+        if key in self._rows:
+            raise ValueError(f"Sequence {key!r} is already admitted.")
+        tokens = [*prompt, *emitted]
+        if not prompt or len(tokens) >= self.context_length:
+            raise ValueError(
+                f"Sequence {key!r} has {len(prompt)} + {len(emitted)} tokens; at least one of the prompt and less "
+                f"than the context of {self.context_length} are needed."
+            )
+        if not all(0 <= token < self.record.vocab_size for token in (*tokens, *sampling.logit_bias)):
+            raise ValueError(
+                f"Sequence {key!r} names a token outside the vocabulary of {self.record.vocab_size}."
+            )
+        row = Row(key, tokens, len(prompt), sampling, tuple(processors), None)
+        row.prefill = self._fresh(row)
+        self._rows[key] = row
+
+    def prefill(self, keys: Sequence[str], chunk_tokens: int) -> StepResult:
+        """Run at most ``chunk_tokens`` tokens of each of these parked prompts.
+
+        Those that this finishes run in one forward pass, padded to the longest, and emit their first token.
+        """
+        self._check_thread()
+        self._chunk_tokens = chunk_tokens
+        self._sweep()
+        result = StepResult()
+        finishing: list[Row] = []
+        for key in keys:
+            row = self._rows[key]
+            if row.state is not RowState.PARKED:
+                raise ValueError(f"Sequence {key!r} is {row.state}, not parked.")
+            if row.remaining <= chunk_tokens:
+                finishing.append(row)
+                continue
+            try:
+                self._prefilling(row).prompt([row.take(chunk_tokens)])
+            except Exception as fault:  # noqa: BLE001 (reported)
+                self._fail(row, fault, result)
+        # A padded pass needs two tokens a row or more; shorter ones are as quick alone.
+        together = [row for row in finishing if row.remaining > 2]
+        self._finish(together, result)
+        for row in finishing:
+            if row not in together:
+                self._finish([row], result)
+        return result
+
+    def decode(self) -> StepResult:
+        """One token for every decoding sequence.
+
+        A sequence that emitted its first token in a prefill since the last ``decode`` may get none: the
+        batch is one step ahead, and its next token is only now being computed.
+        """
+        self._check_thread()
+        self._sweep()
+        result = StepResult()
+        for row in self._rows.values():
+            if row.state is RowState.DOOMED and row.fault is not None:
+                self._fail(row, row.fault, result)
+        if not len(self._batch):
+            return result
+        try:
+            handed_out = self._batch.step()
+        except Exception as error:  # noqa: BLE001 (logged, and then each row's own is found)
+            self._run_apart(error, [self._rows[key] for key in self._batch.uids], result)
+            return result
+        for key, token in handed_out:
+            row = self._rows[key]
+            if row.ahead:
+                row.ahead = False
+            else:
+                row.tokens.append(token)
+                result.tokens.append((key, token))
+        self._doom(self._batch)
+        self._steps += 1
+        if self._steps % _STEPS_PER_CLEARING == 0:
+            mx.clear_cache()
+        return result
+
+    def drop(self, key: str) -> None:
+        """Forget a sequence, wherever it is, and free its cache. Raises ``KeyError`` for an unknown one."""
+        self._check_thread()
+        row = self._rows.pop(key)
+        if row.state is RowState.DECODING:
+            # Rows that leave together, leave in one go: the batch copies its caches each time.
+            self._leaving.add(key)
+            if len(self._leaving) == len(self._batch):
+                self._sweep()
+
+    def _finish(self, rows: list[Row], result: StepResult) -> None:
+        """Run all that remains of these parked rows, and emit their first tokens."""
+        if not rows:
+            return
+        first, *others = rows
+        batch = self._prefilling(first)
+        try:
+            for row in others:
+                batch.extend(self._prefilling(row))  # type: ignore[no-untyped-call]
+            batch.prompt([row.take(row.remaining - 1) for row in rows])
+            started = batch.start([row.take(1)[0] for row in rows])
+            tokens = started.peek()
+        except Exception as error:  # noqa: BLE001 (reported, or each row's own is found)
+            if others:
+                self._run_apart(error, rows, result)
+            else:
+                self._fail(first, error, result)
+            return
+        for row, token in zip(rows, tokens, strict=True):
+            if (fault := started.faults.get(row.key)) is not None:
+                self._fail(row, fault, result)
+                continue
+            row.state = RowState.DECODING
+            row.prefill = None
+            row.ahead = True
+            row.tokens.append(token)
+            result.tokens.append((row.key, token))
+        started.remove(set(started.faults))
+        self._batch.extend(started)
+
+    def _run_apart(self, error: Exception, rows: list[Row], result: StepResult) -> None:
+        """Run each of these rows again alone and emit its next token, after they failed together.
+
+        Those that decoded make up the batch again.
+        """
+        _log.warning("%d sequences failed together and are run again, each alone", len(rows), exc_info=error)
+        if any(row.state is RowState.DECODING for row in rows):
+            self._batch = DecodeBatch.without_rows(self.model)
+        for row in rows:
+            row.prefill = None
+        mx.clear_cache()
+        for row in rows:
+            try:
+                alone = self._rerun(row)
+                [token] = alone.peek()
+            except Exception as fault:  # noqa: BLE001 (reported)
+                self._fail(row, fault, result)
+                continue
+            if (own := alone.faults.get(row.key)) is not None:
+                self._fail(row, own, result)
+                continue
+            row.state = RowState.DECODING
+            row.ahead = False
+            row.tokens.append(token)
+            result.tokens.append((row.key, token))
+            try:
+                alone.step()
+            except Exception as fault:  # noqa: BLE001 (reported when its turn comes)
+                row.state, row.fault = RowState.DOOMED, fault
+            else:
+                self._doom(alone)
+                self._batch.extend(alone)
+
+    def _rerun(self, row: Row) -> DecodeBatch:
+        """The row in a batch of its own, built from its tokens."""
+        row.run = 0
+        row.state = RowState.PARKED
+        prefill = self._fresh(row)
+        while row.remaining > 1:
+            prefill.prompt([row.take(min(self._chunk_tokens, row.remaining - 1))])
+        return prefill.start(row.take(1))
+
+    def _fresh(self, row: Row) -> PrefillBatch:
+        prompt, emitted = row.tokens[: row.prompt_length], row.tokens[row.prompt_length :]
+        sampler = RowSampler(row.sampling, self.record.vocab_size, prompt, emitted)
+        return PrefillBatch.of_one(self.model, row.key, sampler, row.processors)
+
+    def _prefilling(self, row: Row) -> PrefillBatch:
+        if row.prefill is None:
+            raise RuntimeError(f"Sequence {row.key!r} is parked without a cache.")
+        return row.prefill
+
+    def _doom(self, batch: DecodeBatch) -> None:
+        """Take out of a batch the rows whose next token could not be computed."""
+        for key, fault in batch.faults.items():
+            self._rows[key].state, self._rows[key].fault = RowState.DOOMED, fault
+        batch.remove(set(batch.faults))
+
+    def _fail(self, row: Row, fault: Exception, result: StepResult) -> None:
+        row.state = RowState.FAULTED
+        row.prefill = None
+        result.faults[row.key] = fault
+
+    def _sweep(self) -> None:
+        """Take dropped rows out of the decode batch."""
+        self._batch.remove(self._leaving)
+        self._leaving = set()
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise RuntimeError("The engine belongs to the thread that made it: MLX's streams are per thread.")
+
+
+def _device() -> str:
+    kind = "gpu" if mx.default_device().type == mx.DeviceType.gpu else "cpu"
+    return f"{kind}: {mx.device_info().get('device_name', 'unknown')}"
