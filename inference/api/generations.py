@@ -192,14 +192,16 @@ def read_events(call: Call, generation_id: str) -> EventsAnswer:
             include_progress=_flag(call.request, "include_progress"),
         )
         return EventsAnswer(
-            call, generation, _shape(generation), options, after, _complete(generation, after)
+            call, generation, _shape(generation), options, after, complete_entries(generation, after)
         )
 
 
 def _find(generation_id: str) -> Generation:
-    """The generation of the active tenancy scope. Raises ``ApiError`` 404, for foreign ones alike."""
+    """The generation of the active tenancy scope, made with one of its keys: what members say in their chats is no
+    key's to read. Raises ``ApiError`` 404, for foreign ones alike."""
     id_ = ids.parse(generation_id)
-    generation = id_ and Generation.objects.select_related("model", "lane").filter(id=id_).first()
+    made_with_keys = Generation.objects.select_related("model", "lane").filter(user__isnull=True)
+    generation = id_ and made_with_keys.filter(id=id_).first()
     if not generation:
         raise ApiError(ErrorCode.GENERATION_NOT_FOUND, "There is no such generation.")
     return generation
@@ -232,10 +234,10 @@ def _flag(request: HttpRequest, name: str) -> bool:
     return text == "true"
 
 
-def _complete(generation: Generation, after: EventId) -> list[LogEntry] | None:
+def complete_entries(generation: Generation, after: EventId) -> list[LogEntry] | None:
     """The events from ``after`` itself on, if the last one is among them; None where more are to come.
 
-    Raises ``LogExpired`` or ``StreamDiverged`` where the stream cannot go on behind ``after``.
+    Runs in the tenancy scope of the generation. Raises ``LogExpired`` or ``StreamDiverged`` where the stream cannot go on behind ``after``.
     """
     skipped = max(after.seq - 1, 0)
     entries = token_log.read(store.shared_client(), generation.id.hex, skipped)

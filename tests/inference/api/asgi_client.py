@@ -65,13 +65,23 @@ class Exchange:
         self.connection.closed_by_server = closed_by_server
         self._to_application.put_nowait({"type": "http.disconnect"})
 
+    async def kill(self) -> None:
+        """End the application as a server does that is itself ended."""
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
     async def until(self, text: bytes) -> None:
         """Return when the answer holds ``text``."""
+        while text not in self.sent:
+            assert not self.finished, f"the answer ended without {text!r}: {self.sent!r}"
+            await self.news()
+
+    async def news(self) -> None:
+        """Return when the application has sent something more."""
         async with asyncio.timeout(ANSWER_S):
-            while text not in self.sent:
-                assert not self.finished, f"the answer ended without {text!r}: {self.sent!r}"
-                self._news.clear()
-                await self._news.wait()
+            self._news.clear()
+            await self._news.wait()
 
     async def end(self) -> Answer:
         """The whole answer, when the application has cleared everything away."""
@@ -127,8 +137,7 @@ class AsgiClient:
             yield exchange
         finally:
             if not exchange._task.done():
-                exchange._task.cancel()
-                await asyncio.gather(exchange._task, return_exceptions=True)
+                await exchange.kill()
 
     async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
         async with self.open(method, path, body, **options) as exchange:
