@@ -10,7 +10,7 @@ from django.utils import timezone
 from accounts import audit
 from accounts.models import Entitlement, Lane, Tenant, User
 from accounts.principal import Actor
-from accounts.refusals import ChangeRefusal, ChangeRefused
+from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 from accounts.tenancy import every_tenant, tenant_scope
 
 _AUDITED = ("lane_id", "weight", "speculation", "reason", "ended_at")
@@ -42,7 +42,7 @@ def grant(
             lane=lane,
             weight=_checked_weight(weight),
             speculation=speculation,
-            reason=_checked_reason(reason),
+            reason=checked_text(reason, field="reason", least=0, most=200),
             granted_by=granted_by,
         )
         audit.record(actor, "entitlement.grant", entitlement, None, audit.fields_of(entitlement, *_AUDITED))
@@ -62,7 +62,7 @@ def change(
         before = audit.fields_of(entitlement, *_AUDITED)
         entitlement.weight = _checked_weight(weight)
         entitlement.speculation = speculation
-        entitlement.reason = _checked_reason(reason)
+        entitlement.reason = checked_text(reason, field="reason", least=0, most=200)
         after = audit.fields_of(entitlement, *_AUDITED)
         if after != before:
             entitlement.save(update_fields=["weight", "speculation", "reason"])
@@ -118,14 +118,3 @@ def _checked_weight(weight: int) -> int:
             ChangeRefusal.INVALID, f"A weight is between 1 and 1000; this is {weight}.", field="weight"
         )
     return weight
-
-
-def _checked_reason(reason: str) -> str:
-    reason = reason.strip()
-    if len(reason) > 200:
-        raise ChangeRefused(
-            ChangeRefusal.INVALID,
-            f"A reason has at most 200 characters; this has {len(reason)}.",
-            field="reason",
-        )
-    return reason

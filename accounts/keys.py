@@ -12,7 +12,7 @@ from django.utils import timezone
 from accounts import audit, key_text, pepper
 from accounts.models import ApiKey, Lane, Scope, Tenant, User
 from accounts.principal import Actor
-from accounts.refusals import ChangeRefusal, ChangeRefused
+from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 from accounts.tenancy import tenant_scope
 
 DEFAULT_SCOPES = (Scope.INFERENCE, Scope.READ)
@@ -48,7 +48,7 @@ def create(
             raise ChangeRefused(ChangeRefusal.TENANT_CLOSED, f"{tenant} is closed: it gets no new keys.")
         issued = _issue(
             tenant=tenant,
-            name=_checked_name(name),
+            name=checked_text(name, field="name", most=100),
             scopes=_checked_scopes(scopes),
             default_lane=default_lane,
             expires_at=_checked_expiry(expires_at, now),
@@ -130,7 +130,7 @@ def change(
         key = _locked(key)
         _refuse_unless_working(key, now)
         before = audit.fields_of(key, *_AUDITED)
-        key.name = _checked_name(name)
+        key.name = checked_text(name, field="name", most=100)
         key.scopes = _checked_scopes(scopes)
         key.default_lane = default_lane
         if expires_at != key.expires_at:
@@ -206,21 +206,6 @@ def _refuse_unless_working(key: ApiKey, now: datetime) -> None:
         raise ChangeRefused(ChangeRefusal.KEY_REVOKED, f"{key} is revoked. Make a new key instead.")
     if key.expires_at and key.expires_at <= now:
         raise ChangeRefused(ChangeRefusal.KEY_EXPIRED, f"{key} has expired. Make a new key instead.")
-
-
-def _checked_name(name: str) -> str:
-    name = name.strip()
-    if not 1 <= len(name) <= 100:
-        raise ChangeRefused(
-            ChangeRefusal.INVALID,
-            f"A key's name has 1 to 100 characters; this has {len(name)}.",
-            field="name",
-        )
-    if key_text.CONTAINS_KEY.search(name):
-        raise ChangeRefused(
-            ChangeRefusal.INVALID, "The name contains a key. Names are shown; keys never are.", field="name"
-        )
-    return name
 
 
 def _checked_scopes(scopes: Iterable[str]) -> list[str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from accounts.key_text import CONTAINS_KEY
+
 
 class ChangeRefusal(StrEnum):
     """The same code in the log, the admin and the commands."""
 
     INVALID = "invalid"
+    CONTAINS_KEY = "contains_key"
     NAME_TAKEN = "name_taken"
     TENANT_CLOSED = "tenant_closed"
     KEY_REVOKED = "key_revoked"
@@ -25,10 +28,34 @@ class ChangeRefusal(StrEnum):
 
 
 class ChangeRefused(Exception):
-    """The change was not made; nothing of it is left. ``field`` names the input that is at fault, if one is."""
+    """The change was not made; nothing of it is left. ``field`` names the input that is at fault, if one is.
+
+    What looks like an API key in the message (an input that it repeats) is masked.
+    """
 
     def __init__(self, code: ChangeRefusal, message: str, *, field: str | None = None) -> None:
-        super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = CONTAINS_KEY.sub("***", message)
+        super().__init__(self.message)
         self.field = field
+
+
+def checked_text(text: str, *, field: str, most: int, least: int = 1) -> str:
+    """``text`` without space around it, if it has ``least`` to ``most`` characters and no API key in it.
+
+    A key that somebody pastes into a name would be stored and shown. Raises ``ChangeRefused``.
+    """
+    text = text.strip()
+    if not least <= len(text) <= most:
+        raise ChangeRefused(
+            ChangeRefusal.INVALID,
+            f"The {field} has {least} to {most} characters; this one has {len(text)}.",
+            field=field,
+        )
+    if CONTAINS_KEY.search(text):
+        raise ChangeRefused(
+            ChangeRefusal.CONTAINS_KEY,
+            f"The {field} contains an API key, and would be shown. Leave it out.",
+            field=field,
+        )
+    return text

@@ -12,7 +12,7 @@ from django.utils import timezone
 from accounts import audit
 from accounts.models import Entitlement, Lane, Tenant, User
 from accounts.principal import Actor
-from accounts.refusals import ChangeRefusal, ChangeRefused
+from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 from accounts.tenancy import tenant_scope
 
 _AUDITED = ("name", "slug", "closed_at")
@@ -35,7 +35,9 @@ def create(
                 f"There is a tenant with the short name {slug!r} already.",
                 field="slug",
             )
-        tenant = Tenant.objects.create(name=_checked_name(name), slug=_checked_slug(slug))
+        tenant = Tenant.objects.create(
+            name=checked_text(name, field="name", most=100), slug=_checked_slug(slug)
+        )
         changes = [
             audit.Change(
                 action="tenant.create", obj=tenant, before=None, after=audit.fields_of(tenant, *_AUDITED)
@@ -63,7 +65,7 @@ def rename(*, tenant: Tenant, name: str, actor: Actor) -> Tenant:
     with transaction.atomic():
         tenant = Tenant.objects.select_for_update().get(id=tenant.id)
         before = audit.fields_of(tenant, *_AUDITED)
-        tenant.name = _checked_name(name)
+        tenant.name = checked_text(name, field="name", most=100)
         after = audit.fields_of(tenant, *_AUDITED)
         if after != before:
             tenant.save(update_fields=["name"])
@@ -95,17 +97,6 @@ def _set_closed(tenant: Tenant, closed: bool, action: str, actor: Actor) -> Tena
     return tenant
 
 
-def _checked_name(name: str) -> str:
-    name = name.strip()
-    if not 1 <= len(name) <= 100:
-        raise ChangeRefused(
-            ChangeRefusal.INVALID,
-            f"A tenant's name has 1 to 100 characters; this has {len(name)}.",
-            field="name",
-        )
-    return name
-
-
 def _checked_slug(slug: str) -> str:
     try:
         validate_slug(slug)
@@ -115,6 +106,4 @@ def _checked_slug(slug: str) -> str:
             f"A short name has letters, digits, hyphens and underscores only; this is {slug!r}.",
             field="slug",
         ) from error
-    if len(slug) > 60:
-        raise ChangeRefused(ChangeRefusal.INVALID, "A short name has at most 60 characters.", field="slug")
-    return slug
+    return checked_text(slug, field="slug", most=60)

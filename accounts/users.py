@@ -13,7 +13,7 @@ from django.db.models import Q
 from accounts import audit
 from accounts.models import User
 from accounts.principal import Actor
-from accounts.refusals import ChangeRefusal, ChangeRefused
+from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 
 #: No vowels and nothing that reads like something else: a one-time password is copied by hand, and spells nothing.
 _PASSWORD_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"  # noqa: S105 — an alphabet
@@ -168,6 +168,8 @@ def _refuse_for_last_operator(user: User, operators: list[User]) -> None:
 
 
 def _check(user: User) -> None:
+    checked_text(user.username, field="username", most=150)
+    checked_text(user.email, field="email", least=0, most=254)
     try:
         user.clean_fields(exclude=["password"])
     except ValidationError as error:

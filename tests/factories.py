@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from functools import cache
 from typing import Any
 
 import factory
+from django.contrib.auth.hashers import make_password
 from django.utils import timezone
 from factory.django import DjangoModelFactory
 
@@ -34,20 +36,17 @@ class _TenantOwned(DjangoModelFactory[Any]):
             return super()._create(model_class, *args, **kwargs)
 
 
+@cache
+def _password_hash() -> str:
+    return make_password(PASSWORD)
+
+
 class UserFactory(DjangoModelFactory[User]):
     class Meta:
         model = User
-        skip_postgeneration_save = True
 
     username = factory.Sequence(lambda n: f"user{n}")
-
-    @classmethod
-    def _create(cls, model_class: type[User], *args: Any, **kwargs: Any) -> User:
-        password = kwargs.pop("password", PASSWORD)
-        user = model_class(**kwargs)
-        user.set_password(password)
-        user.save(force_insert=True)
-        return user
+    password = factory.LazyFunction(lambda: _password_hash())
 
 
 class OperatorFactory(UserFactory):

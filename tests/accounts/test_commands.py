@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from accounts.authentication import InvalidKey, authenticate_key
+from accounts.models import AuditEvent, Membership, User
+from accounts.tenancy import every_tenant
+from tests.factories import ApiKeyFactory, TenantFactory
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("valkey")]
+
+
+def run(*arguments: str) -> str:
+    output = StringIO()
+    call_command(*arguments, stdout=output, stderr=StringIO())
+    return output.getvalue().strip()
+
+
+def test_a_key_made_on_the_command_line_works_until_it_is_revoked_there() -> None:
+    TenantFactory(slug="rail")
+    raw = run("key", "create", "--tenant", "rail", "--name", "ci", "--scope", "read", "--lane", "low")
+    principal = authenticate_key(raw)
+    assert (principal.name, principal.scopes, principal.default_lane) == ("ci", {"read"}, "low")
+    listed = run("key", "list")
+    assert f"sb_{principal.api_key_prefix}…" in listed
+    assert raw not in listed
+    run("key", "revoke", principal.api_key_prefix)
+    with pytest.raises(InvalidKey):
+        authenticate_key(raw)
+    assert "revoked" in run("key", "list", "--tenant", "rail")
+    event = AuditEvent.objects.get(action="api_key.revoke")
+    assert event.actor_kind == "system"
+    assert event.actor_name.startswith("manage.py key revoke (")
+
+
+def test_rotating_prints_the_successor() -> None:
+    key: Any = ApiKeyFactory()
+    answer = json.loads(run("key", "rotate", f"sb_{key.prefix}…", "--overlap-hours", "1", "--json"))
+    assert authenticate_key(answer["api_key"]).api_key_prefix == answer["prefix"]
+    assert authenticate_key(key.raw).api_key_prefix == key.prefix
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["key", "create", "--tenant", "nowhere", "--name", "x"], "no tenant 'nowhere'. There are: rail"),
+        (["key", "create", "--tenant", "rail", "--name", "x", "--lane", "express"], "no lane 'express'"),
+        (["key", "create", "--tenant", "rail", "--name", ""], "1 to 100 characters"),
+        (["key", "revoke", "nothing"], "`manage.py key list` prints them"),
+        (["tenant", "close", "nowhere"], "no tenant 'nowhere'"),
+        (["tenant", "create", "rail"], "already"),
+        (["tenant", "create", "x", "--lane", "express"], "no lane 'express'"),
+        (["user", "password", "nobody"], "no user 'nobody'"),
+        (["user", "create", "x", "--tenant", "nowhere"], "no tenant 'nowhere'"),
+    ],
+)
+def test_a_mistake_is_named_with_what_to_do(arguments: list[str], said: str) -> None:
+    TenantFactory(slug="rail")
+    with pytest.raises(CommandError, match=said.replace("(", r"\(")):
+        run(*arguments)
+
+
+def test_a_whole_key_is_not_taken_on_the_command_line() -> None:
+    key: Any = ApiKeyFactory()
+    with pytest.raises(CommandError, match="shell's history") as error:
+        run("key", "revoke", key.raw)
+    assert key.raw not in str(error.value)
+
+
+def test_tenants_are_made_listed_closed_and_reopened() -> None:
+    assert "key create --tenant rail" in run("tenant", "create", "rail", "--name", "Rail", "--lane", "low")
+    assert run("tenant", "list").split() == ["rail", "Rail", "open"]
+    run("tenant", "close", "rail")
+    assert "closed" in run("tenant", "list")
+    run("tenant", "reopen", "rail")
+    assert "open" in run("tenant", "list")
+
+
+def test_users_are_made_with_a_role_and_given_a_new_password() -> None:
+    TenantFactory(slug="rail")
+    first = run("user", "create", "ada", "--tenant", "rail", "--role", "owner")
+    with every_tenant("test"):
+        assert Membership.objects.get().role == "owner"
+    second = run("user", "password", "ada")
+    user = User.objects.get()
+    assert user.check_password(second)
+    assert not user.check_password(first)
+    assert run("user", "list").split() == ["ada", "user", "open"]
+
+
+def test_the_chain_is_verified_and_a_break_is_an_error() -> None:
+    run("tenant", "create", "rail")
+    assert "The chain holds: 4 events" in run("audit", "verify")
+    AuditEvent.objects.filter(sequence=3).update(actor_name="somebody else")
+    with pytest.raises(CommandError, match=r"broken at event 3 \(altered\)"):
+        run("audit", "verify")
+
+
+def test_the_pepper_is_rotated_and_old_keys_work_on() -> None:
+    key: Any = ApiKeyFactory()
+    assert "New keys are made with pepper" in run("key", "rotate-pepper")
+    assert authenticate_key(key.raw).api_key_id == key.id
