@@ -36,3 +36,4 @@ lock: ## Compile requirements/*.lock anew, each package as new as pyproject.toml
 	$(UV_COMPILE) --upgrade --output-file requirements/runtime.lock pyproject.toml
 	$(UV_COMPILE) --upgrade --group dev --constraint requirements/runtime.lock --output-file requirements/dev.lock pyproject.toml
 	$(UV_COMPILE) --upgrade --python-version 3.11 --output-file requirements/node.lock requirements/node.in
+	$(UV_COMPILE) --upgrade --python-version 3.11 --output-file requirements/bootstrap.lock requirements/bootstrap.in

