@@ -1,0 +1,118 @@
+"""``manage.py worker``: the process that owns one model."""
+
+from __future__ import annotations
+
+import os
+import signal
+from argparse import ArgumentParser
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from django import db
+from django.core.management.base import BaseCommand, CommandError
+
+from inference.engine.blas import BlasError, load_blas
+from inference.models import LanguageModel
+from inference.worker.loop import LoopEnd
+from inference.worker.process import WorkerProcess, WorkerTimes
+from signalbox.configuration import configuration
+
+if TYPE_CHECKING:
+    from inference.engine.engine import Engine
+
+_log = structlog.get_logger(__name__)
+
+
+class Command(BaseCommand):
+    """Loads a BLAS, then the model, then serves until it is told to stop."""
+
+    help = (
+        "Serve one model: claim its generations and run them, until SIGTERM or SIGINT. The first signal lets what "
+        "runs finish for a while and gives the rest back to the queue; a second one ends the worker at once."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "model",
+            nargs="?",
+            default=configuration().default_model,
+            help="The name of a prepared model (`manage.py model list`); default: %(default)s.",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        settings = configuration()
+        model = _prepared_model(options["model"])
+        _set_title(f"worker {model.name}")
+        worker = WorkerProcess(
+            _load_engine(model),
+            model,
+            WorkerTimes(
+                lease_s=settings.lease_seconds,
+                sweep_s=settings.sweep_seconds,
+                detach_grace_s=settings.detach_grace_seconds,
+                drain_s=settings.drain_seconds,
+            ),
+        )
+        _drain_on_signals(worker)
+        if worker.run() is LoopEnd.BACKEND_FAILED:
+            raise CommandError(
+                f"The backend of {model.name} failed too often in a row; its generations are back in the queue. "
+                "The log above has the cause. Start the worker again."
+            )
+
+
+def _prepared_model(name: str) -> LanguageModel:
+    try:
+        model = LanguageModel.objects.filter(name=name).first()
+        others = sorted(LanguageModel.objects.values_list("name", flat=True))
+    except db.Error as error:
+        raise CommandError(
+            f"The database cannot be read ({error}). Run `manage.py migrate` first."
+        ) from error
+    if model is None:
+        known = f"Known models: {', '.join(others)}." if others else "No model was added yet."
+        raise CommandError(f"There is no model named {name!r}. {known} Add one with `manage.py model add`.")
+    if not (model.path / "signalbox.json").is_file():
+        raise CommandError(
+            f"The model {name!r} is not prepared: {model.path} holds no signalbox.json. "
+            "Prepare it again with `manage.py model add`."
+        )
+    return model
+
+
+def _load_engine(model: LanguageModel) -> Engine:
+    """The engine, behind the BLAS that has to be there before it."""
+    settings = configuration()
+    try:
+        blas = load_blas(settings.blas_dir, settings.blas, settings.blas_threads or None)
+    except BlasError as error:
+        raise CommandError(str(error)) from error
+    _log.info("blas_loaded", blas=str(blas), kind=blas.kind.value)
+    if blas.warning:
+        _log.warning("blas_slow", remedy=blas.warning)
+    # Only now: this imports MLX.
+    from inference.engine.engine import Engine
+
+    engine = Engine(model.path)
+    _log.info("model_loaded", model=model.name, device=engine.device)
+    return engine
+
+
+def _drain_on_signals(worker: WorkerProcess) -> None:
+    def drain(number: int, frame: FrameType | None) -> None:
+        _log.info("worker_draining", signal=signal.Signals(number).name)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_DFL)
+        worker.drain()
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, drain)
+
+
+def _set_title(title: str) -> None:
+    """The name that ``ps`` and ``top`` show for this process, where the system lets it be set (Linux)."""
+    name = Path("/proc/self/comm")
+    if name.exists() and os.access(name, os.W_OK):
+        name.write_text(title)

@@ -1,0 +1,145 @@
+"""Claims work for free slots ahead of the ticks, so that no stream waits for the database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+import redis
+import structlog
+from django import db
+
+from accounts.tenancy import every_tenant
+from inference.dispatch import claims
+from inference.dispatch.claims import Claim
+from inference.dispatch.wake import WakeListener
+from inference.messages import End
+from inference.models import Generation
+from inference.models.generation import TERMINAL_STATES
+from inference.settlement import start
+from inference.worker.backoff import Backoff
+from inference.worker.holdings import Holdings
+from inference.worker.metrics import ClaimKind, WorkerMetrics
+from inference.worker.requests import Admit
+from inference.worker.settlement_thread import Ended, SettlementThread
+from inference.worker.threads import AWAY, WorkerThread
+
+_log = structlog.get_logger(__name__)
+
+#: How often an idle worker asks for work although nothing woke it: a lapsed lease wakes nobody.
+_IDLE_S: Final = 1.0
+_ROOM_S: Final = 1.0
+_FIRST_RETRY_S: Final = 0.05
+_LONGEST_RETRY_S: Final = 2.0
+
+
+class ClaimThread(WorkerThread):
+    """Claims one generation after another while slots are free, and passes each to the tick thread."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        worker: str,
+        model: str,
+        lease_s: float,
+        holdings: Holdings,
+        settlements: SettlementThread,
+        metrics: WorkerMetrics,
+        ask: Callable[[Admit], object],
+    ) -> None:
+        super().__init__("claims")
+        self._client = client
+        self._worker = worker
+        self._model = model
+        self._lease_s = lease_s
+        self._holdings = holdings
+        self._settlements = settlements
+        self._metrics = metrics
+        self._ask = ask
+        self._failing = False
+
+    def stop(self) -> None:
+        super().stop()
+        self._holdings.interrupt()
+
+    def work(self) -> None:
+        backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
+        while not self._stopped.is_set():
+            try:
+                with WakeListener(self._client, self._model) as wake:
+                    self._claim_until_stopped(wake, backoff)
+            except AWAY as error:
+                db.connections.close_all()
+                if not self._failing:
+                    _log.warning("claiming_failing", error=str(error))
+                self._failing = True
+                self._stopped.wait(backoff.delay())
+            except Exception:  # noqa: BLE001 (a bug in one claim must not end all claiming)
+                _log.exception("claiming_failed")
+                self._stopped.wait(backoff.delay())
+
+    def _claim_until_stopped(self, wake: WakeListener, backoff: Backoff) -> None:
+        while not self._stopped.is_set():
+            if not self._holdings.wait_for_room(_ROOM_S):
+                continue
+            asked_at = time.monotonic()
+            claim = claims.claim(self._client, self._worker, self._model, self._lease_s)
+            if claim is not None:
+                self._take(claim, asked_at)
+            if self._failing:
+                self._failing = False
+                _log.info("claiming_recovered")
+            backoff.reset()
+            if claim is None:
+                wake.wait(_IDLE_S)
+
+    def _take(self, claim: Claim, asked_at: float) -> None:
+        key, lane = claim.task.generation, claim.task.lane
+        last = claim.log[-1] if claim.log else None
+        self._holdings.add(key, claim.epoch, asked_at, occupies_slot=not isinstance(last, End))
+        try:
+            if isinstance(last, End):
+                self._settlements.add(Ended(key, claim.epoch, last, claim.task.cost))
+                kind = ClaimKind.ENDED
+            elif not start(UUID(key), claim.epoch):
+                self._lay_ghost(claim)
+                kind = ClaimKind.GHOST
+            elif self._stopped.is_set():
+                self._give_back(claim)
+                return
+            else:
+                kind = _kind_of(claim)
+                self._ask(Admit(claim))
+        except BaseException:
+            self._give_back(claim)
+            raise
+        self._metrics.claims(kind, lane).add()
+
+    def _lay_ghost(self, claim: Claim) -> None:
+        """The database would not have it run: it has ended there, or Valkey has lost data and counts epochs anew."""
+        key = claim.task.generation
+        with every_tenant("a worker runs every tenant's generations"):
+            known = Generation.objects.filter(id=UUID(key)).values_list("state", "epoch").first()
+        if known is None or known[0] in TERMINAL_STATES:
+            claims.acknowledge(self._client, key, claim.epoch, claim.task.cost)
+        else:
+            claims.requeue(self._client, key, claim.epoch, epoch_floor=known[1])
+        self._holdings.release(key, claim.epoch)
+        _log.info("ghost_laid", generation=key, epoch=claim.epoch, known=known)
+
+    def _give_back(self, claim: Claim) -> None:
+        """Let another worker have it. If Valkey cannot be told, the lease lapses."""
+        key = claim.task.generation
+        self._holdings.release(key, claim.epoch)
+        try:
+            claims.requeue(self._client, key, claim.epoch)
+        except redis.RedisError as error:
+            _log.warning("requeue_left_to_lease", generation=key, error=str(error))
+
+
+def _kind_of(claim: Claim) -> ClaimKind:
+    if claim.log_lost:
+        return ClaimKind.LOG_LOST
+    return ClaimKind.RESUMED if claim.log else ClaimKind.FRESH

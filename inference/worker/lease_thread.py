@@ -1,0 +1,70 @@
+"""Keeps leases while ticks progress, off the tick thread: a long chunk costs no lease, a hung model does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import redis
+import structlog
+
+from inference.dispatch import claims
+from inference.worker.holdings import Holdings
+from inference.worker.metrics import WorkerMetrics
+from inference.worker.progress import Progress
+from inference.worker.requests import Drop
+from inference.worker.threads import Job, JobThread
+
+_log = structlog.get_logger(__name__)
+
+#: Renewals in the life of a lease: one may fail, and the next still come in time.
+_RENEWALS = 4
+
+
+class LeaseRenewal:
+    """One round of renewal."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        worker: str,
+        lease_s: float,
+        holdings: Holdings,
+        progress: Progress,
+        metrics: WorkerMetrics,
+        ask: Callable[[Drop], object],
+    ) -> None:
+        self._client = client
+        self._worker = worker
+        self._lease_s = lease_s
+        self._holdings = holdings
+        self._progress = progress
+        self._metrics = metrics
+        self._ask = ask
+        self._stalled = False
+
+    def __call__(self) -> None:
+        """Renew everything held, and have dropped what turns out to be another's."""
+        if self._stalls():
+            return
+        epochs, asked_at = self._holdings.epochs(), time.monotonic()
+        lost = claims.renew(self._client, self._worker, epochs, self._lease_s)
+        self._holdings.renewed({key: epoch for key, epoch in epochs.items() if key not in lost}, asked_at)
+        if lost:
+            dropped = {key: epochs[key] for key in lost}
+            self._metrics.leases_lost.add(len(dropped))
+            _log.warning("leases_lost", generations=sorted(dropped))
+            self._ask(Drop(dropped))
+
+    def _stalls(self) -> bool:
+        """No tick has finished for the length of a lease: others may take over."""
+        stalled = self._progress.age_s > self._lease_s
+        if stalled and not self._stalled:
+            _log.error("ticks_stalled", seconds=round(self._progress.age_s, 1), lease_s=self._lease_s)
+        self._stalled = stalled
+        return stalled
+
+
+def lease_thread(renewal: LeaseRenewal, lease_s: float) -> JobThread:
+    """The thread that renews."""
+    return JobThread("leases", [Job("renew_leases", lease_s / _RENEWALS, renewal)])

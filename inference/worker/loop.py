@@ -1,0 +1,296 @@
+"""The tick thread: one model action a turn, decided by ``inference.scheduling``, published before the next."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import redis
+import structlog
+
+from inference.dispatch import claims
+from inference.dispatch.claims import Claim
+from inference.messages import CancelReason, End, LogEntry
+from inference.scheduling.prefill import PrefillLedger, padded_tokens, pick_prefill
+from inference.scheduling.tick import Action, PrefillLimits, TickDecision, TickState, decide_tick
+from inference.worker.holdings import Holdings
+from inference.worker.metrics import Fault, Stage, WorkerMetrics
+from inference.worker.outbox import Outbox
+from inference.worker.progress import Progress
+from inference.worker.requests import Admit, Cancel, Drain, Drop, Reconfigure, Request
+from inference.worker.roster import Roster
+from inference.worker.sequences import RunningSequence, failed_end
+
+if TYPE_CHECKING:
+    from inference.engine.engine import Engine, StepResult
+
+_log = structlog.get_logger(__name__)
+
+#: Longest rest of an idle loop before it says that it is well.
+_REST_S: Final = 0.5
+#: Steps of one kind in a row that gave nothing but faults before the backend is given up.
+_FAILED_STEPS: Final = 5
+#: Owners that fell silent with a generation, or claims in which a whole step failed, before it is taken for the cause.
+_MOST_LAPSES: Final = 5
+_MOST_CLAIMS: Final = 3
+
+
+class LoopEnd(StrEnum):
+    """Why the loop returned."""
+
+    DRAINED = "drained"
+    BACKEND_FAILED = "backend_failed"
+
+
+class TickLoop:
+    """Runs every admitted generation, tick by tick. All methods but ``ask`` belong to the engine's thread.
+
+    It waits for Valkey once a tick, to publish, and for nothing else.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        client: redis.Redis,
+        holdings: Holdings,
+        outbox: Outbox,
+        metrics: WorkerMetrics,
+        progress: Progress,
+        limits: PrefillLimits,
+    ) -> None:
+        self._engine = engine
+        self._client = client
+        self._holdings = holdings
+        self._outbox = outbox
+        self._metrics = metrics
+        self._progress = progress
+        self._limits = limits
+        self.roster: Final = Roster(engine)
+        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._admissions = 0
+        self._last = TickDecision(Action.IDLE, 0, speculative_yielded=False, slice_prompt_last=False)
+        self._ledger = PrefillLedger()
+        self._failed_steps = {Action.PREFILL: 0, Action.DECODE: 0}
+        self._deadline: float | None = None
+
+    def ask(self, request: Request) -> None:
+        """Have it carried out before the next tick. For any thread."""
+        self._requests.put(request)
+
+    def run(self) -> LoopEnd:
+        """Tick until drained, or until the backend has failed too often."""
+        while max(self._failed_steps.values()) < _FAILED_STEPS:
+            if self._drained():
+                return LoopEnd.DRAINED
+            if self.turn() is Action.IDLE:
+                self._rest()
+        _log.error("backend_given_up", failed_steps=dict(self._failed_steps))
+        return LoopEnd.BACKEND_FAILED
+
+    def turn(self) -> Action:
+        """Carry out requests, then one tick: decide, act, publish."""
+        while not self._requests.empty():
+            self._carry_out(self._requests.get_nowait())
+        parked, chosen, ledger = self.roster.parked_prompts(), tuple[int, ...](), self._ledger
+        if parked:
+            chosen, ledger = pick_prefill(parked, self._ledger, self._limits.chunk_tokens)
+        padded = padded_tokens(parked, chosen, self._limits.chunk_tokens)
+        self._last = decision = decide_tick(
+            TickState(
+                decoding=self.roster.decoding_rows,
+                prefills=len(parked),
+                next_prefill_tokens=padded,
+                limits=self._limits,
+                prefill_debt=self._last.prefill_debt,
+                speculative_yielded=self._last.speculative_yielded,
+                slice_prompt_last=self._last.slice_prompt_last,
+            )
+        )
+        started = time.monotonic()
+        if decision.action is Action.PREFILL:
+            self._ledger = ledger
+            waiting = self.roster.parked
+            self._prefill([waiting[index] for index in chosen], padded)
+        elif decision.action is Action.DECODE:
+            self._step(Action.DECODE, self.roster.decoding, self._engine.decode)
+        self._metrics.ticks[decision.action].add()
+        self._metrics.tick_seconds[decision.action].add(time.monotonic() - started)
+        self._metrics.prefill_debt.set(decision.prefill_debt)
+        if self._outbox or decision.action is not Action.IDLE:
+            self._publish()
+        self._progress.mark()
+        return decision.action
+
+    def hand_back(self) -> None:
+        """Give everything back to the queue, first in line: another worker goes on where the logs end."""
+        while not self._requests.empty():
+            request = self._requests.get_nowait()
+            if isinstance(request, Admit):
+                self._requeue(request.claim.task.generation, request.claim.epoch)
+        for sequence in self.roster:
+            self.roster.leave(sequence)
+            self._requeue(sequence.key, sequence.epoch)
+
+    def _drained(self) -> bool:
+        if self._deadline is None or self._outbox:
+            return False
+        return not self.roster or time.monotonic() > self._deadline
+
+    # The model's actions
+
+    def _prefill(self, sequences: Sequence[RunningSequence], padded: int) -> None:
+        keys = [sequence.key for sequence in sequences]
+        self._metrics.prefill_chunks.add(len(keys))
+        self._metrics.prefill_tokens.add(padded)
+        self._step(Action.PREFILL, sequences, lambda: self._engine.prefill(keys, self._limits.chunk_tokens))
+
+    def _step(
+        self, action: Action, sequences: Sequence[RunningSequence], act: Callable[[], StepResult]
+    ) -> None:
+        """One action for ``sequences``: each gets its token, its progress or its fault, and none another's."""
+        try:
+            result = act()
+        except Exception:  # noqa: BLE001 (whatever it is, no generation may end the others)
+            self._failed_steps[action] += 1
+            self._metrics.faults(Fault.BACKEND).add()
+            _log.exception("step_failed", generations=[sequence.key for sequence in sequences])
+            for sequence in sequences:
+                self._recover(sequence)
+            return
+        for key, fault in result.faults.items():
+            self._fail(self.roster[key], Fault.SEQUENCE, fault)
+        if result.tokens:
+            self._failed_steps[action] = 0
+        elif result.faults:
+            self._failed_steps[action] += 1
+        for sequence in sequences:
+            if self.roster.is_parked(sequence):
+                self._outbox.progress(sequence, *self.roster.progress(sequence))
+        now = time.monotonic()
+        for key, token in result.tokens:
+            self._take(self.roster.produced(key), token, now)
+
+    def _take(self, sequence: RunningSequence, token: int, now: float) -> None:
+        try:
+            entries = sequence.commit((token,))
+        except Exception as fault:  # noqa: BLE001 (whatever it is, it costs this generation only)
+            self._fail(sequence, Fault.TEXT, fault)
+            return
+        lane = self._metrics.lane(sequence.task.lane)
+        lane.generated_tokens.add()
+        since_last = sequence.timed(now)
+        if since_last is not None:
+            lane.inter_token.observe(since_last)
+        elif not sequence.resumed_from:
+            lane.time_to_first_token.observe(max(0.0, time.time() - sequence.task.accepted_at))
+        if isinstance(entries[-1], End):
+            self.roster.leave(sequence)
+        self._outbox.send(sequence, entries)
+
+    def _publish(self) -> None:
+        outcome = self._outbox.publish()
+        for key in outcome.refused:
+            sequence = self.roster.find(key)
+            if sequence is not None:
+                self._lose(key, sequence.epoch)
+        if outcome.cancelled:
+            self.ask(Cancel(outcome.cancelled))
+
+    # Requests
+
+    def _rest(self) -> None:
+        """Sleep until something is asked for."""
+        try:
+            self._carry_out(self._requests.get(timeout=_REST_S))
+        except queue.Empty:
+            return
+
+    def _carry_out(self, request: Request) -> None:
+        match request:
+            case Admit(claim):
+                self._admit(claim)
+            case Drop(epochs):
+                for key, epoch in epochs.items():
+                    self._lose(key, epoch)
+            case Cancel(reasons):
+                self._cancel(reasons)
+            case Reconfigure(limits):
+                self._limits = limits
+            case Drain(grace_s):
+                self._deadline = time.monotonic() + grace_s
+
+    def _admit(self, claim: Claim) -> None:
+        task, key = claim.task, claim.task.generation
+        earlier = self.roster.find(key)
+        if earlier is not None:  # its lease had lapsed, and it was this worker that claimed it again
+            self.roster.leave(earlier)
+        if not self._holdings.holds(key, claim.epoch):
+            return
+        self._admissions += 1
+        try:
+            sequence = RunningSequence(claim, self._admissions, self._engine.tokenizer)
+            entries = self._first_entries(sequence, claim)
+            if not (entries and isinstance(entries[-1], End)):
+                self.roster.admit(sequence)
+        except Exception:  # noqa: BLE001 (whatever it is, it costs this generation only)
+            self._metrics.faults(Fault.ADMISSION).add()
+            _log.exception("generation_not_admitted", generation=key)
+            self._outbox.end(task, failed_end(claim))
+        else:
+            self._outbox.send(sequence, entries)
+
+    def _first_entries(self, sequence: RunningSequence, claim: Claim) -> list[LogEntry]:
+        """What is to be logged before the model is asked for anything: mostly nothing, or an end."""
+        if claim.lapses >= _MOST_LAPSES:
+            _log.error("generation_given_up", generation=sequence.key, lapses=claim.lapses)
+            return [failed_end(claim)]
+        entries = sequence.replay()
+        if claim.cancel is not None and not entries:
+            self._metrics.cancellations(Stage.CLAIMED, claim.cancel).add()
+            return sequence.cancel(claim.cancel, len(claim.task.prompt) if sequence.emitted else 0)
+        return entries
+
+    def _cancel(self, reasons: Mapping[str, CancelReason]) -> None:
+        for key, reason in reasons.items():
+            sequence = self.roster.find(key)
+            if sequence is None:  # it has ended meanwhile, or is being claimed: the next answer tells again
+                continue
+            self._metrics.cancellations(self.roster.stage_of(sequence), reason).add()
+            prompt_tokens = self.roster.prompt_tokens_run(sequence)
+            self.roster.leave(sequence)
+            self._outbox.send(sequence, sequence.cancel(reason, prompt_tokens))
+
+    # What ends a sequence without an end of its own
+
+    def _fail(self, sequence: RunningSequence, kind: Fault, fault: Exception) -> None:
+        self._metrics.faults(kind).add()
+        _log.error("generation_failed", generation=sequence.key, fault=kind.value, exc_info=fault)
+        prompt_tokens = self.roster.prompt_tokens_run(sequence)
+        self.roster.leave(sequence)
+        self._outbox.send(sequence, sequence.fail(prompt_tokens))
+
+    def _recover(self, sequence: RunningSequence) -> None:
+        """The whole step failed, and nobody knows for whom: all go back to the queue, but not for ever."""
+        if sequence.epoch >= _MOST_CLAIMS:
+            self._fail(sequence, Fault.BACKEND, RuntimeError(f"failed in {sequence.epoch} claims"))
+            return
+        self.roster.leave(sequence)
+        self._requeue(sequence.key, sequence.epoch)
+
+    def _requeue(self, key: str, epoch: int) -> None:
+        self._holdings.release(key, epoch)
+        self._metrics.requeues.add()
+        try:
+            claims.requeue(self._client, key, epoch)
+        except redis.RedisError as error:
+            _log.warning("requeue_left_to_lease", generation=key, error=str(error))
+
+    def _lose(self, key: str, epoch: int) -> None:
+        """It is another worker's now: forget it, silently."""
+        sequence = self.roster.find(key)
+        if sequence is not None and sequence.epoch == epoch:
+            self.roster.leave(sequence)
+        self._holdings.release(key, epoch)

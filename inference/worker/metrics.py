@@ -1,0 +1,108 @@
+"""What a worker makes visible: one place that lists every series."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from inference.messages import CancelReason, EndState
+from inference.scheduling.tick import Action
+from inference.worker.counters import Counter, Counters, Histogram
+
+#: Upper bounds of the histograms' buckets, in seconds.
+FIRST_TOKEN_BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+INTER_TOKEN_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Stage(StrEnum):
+    """How far a generation has come in its worker."""
+
+    CLAIMED = "claimed"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+
+
+class ClaimKind(StrEnum):
+    """What a claim found."""
+
+    FRESH = "fresh"
+    #: An earlier owner's tokens are in the log: they are run again, not produced again.
+    RESUMED = "resumed"
+    #: An earlier owner's log is lost with Valkey's data: it begins anew.
+    LOG_LOST = "log_lost"
+    #: Its log has its end: only settlement was left to do.
+    ENDED = "ended"
+    #: The database knows it as ended, or as claimed with a higher epoch.
+    GHOST = "ghost"
+
+
+class Fault(StrEnum):
+    """Where an unexpected error came from."""
+
+    #: While the generation was put into the engine.
+    ADMISSION = "admission"
+    #: The engine's, in one sequence.
+    SEQUENCE = "sequence"
+    #: Ours, in one generation's text.
+    TEXT = "text"
+    #: The engine's, in the whole step.
+    BACKEND = "backend"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneMetrics:
+    """Tokens and their latencies in one lane."""
+
+    prompt_tokens: Counter
+    generated_tokens: Counter
+    time_to_first_token: Histogram
+    inter_token: Histogram
+
+
+class WorkerMetrics:
+    """The series of one worker, in ``counters``."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        of = self.counters.counter
+        self.ticks: Final = {action: of("ticks_total", action=action.value) for action in Action}
+        self.tick_seconds: Final = {
+            action: of("tick_seconds_total", action=action.value) for action in Action
+        }
+        self.publish_seconds: Final = of("publish_seconds_total")
+        self.prefill_chunks: Final = of("prefill_chunks_total")
+        self.prefill_tokens: Final = of("prefill_padded_tokens_total")
+        self.prefill_debt: Final = of("prefill_debt_tokens")
+        self.publish_refusals: Final = of("publish_refusals_total")
+        self.publish_retries: Final = of("publish_retries_total")
+        self.leases_lost: Final = of("leases_lost_total")
+        self.requeues: Final = of("requeues_total")
+        self.settlements: Final = of("settlements_total")
+        self.settlement_retries: Final = of("settlement_retries_total")
+        self._lanes: dict[str, LaneMetrics] = {}
+
+    def claims(self, kind: ClaimKind, lane: str) -> Counter:
+        return self.counters.counter("claims_total", kind=kind.value, lane=lane)
+
+    def faults(self, fault: Fault) -> Counter:
+        return self.counters.counter("faults_total", kind=fault.value)
+
+    def cancellations(self, stage: Stage, reason: CancelReason) -> Counter:
+        return self.counters.counter("cancellations_total", stage=stage.value, reason=reason.value)
+
+    def generations(self, state: EndState, lane: str) -> Counter:
+        return self.counters.counter("generations_total", state=state.value, lane=lane)
+
+    def lane(self, lane: str) -> LaneMetrics:
+        """The series of one lane that every token touches, looked up once."""
+        if lane not in self._lanes:
+            self._lanes[lane] = LaneMetrics(
+                prompt_tokens=self.counters.counter("prompt_tokens_total", lane=lane),
+                generated_tokens=self.counters.counter("generated_tokens_total", lane=lane),
+                time_to_first_token=self.counters.histogram(
+                    "time_to_first_token_seconds", FIRST_TOKEN_BOUNDS_S, lane=lane
+                ),
+                inter_token=self.counters.histogram("inter_token_seconds", INTER_TOKEN_BOUNDS_S, lane=lane),
+            )
+        return self._lanes[lane]

@@ -1,0 +1,161 @@
+"""One worker: its threads, from start to drain."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import redis
+import structlog
+from django import db
+from django.utils import timezone
+
+from inference.models import LanguageModel, Worker
+from inference.worker.claim_thread import ClaimThread
+from inference.worker.heartbeat_thread import DetachedReaders, Pulse, heartbeat_thread
+from inference.worker.holdings import Holdings
+from inference.worker.housekeeping import SWEEP, SchedulerSettings, housekeeping_thread, limits_of
+from inference.worker.lease_thread import LeaseRenewal, lease_thread
+from inference.worker.loop import LoopEnd, TickLoop
+from inference.worker.metrics import WorkerMetrics
+from inference.worker.outbox import Outbox
+from inference.worker.progress import Progress
+from inference.worker.publisher import TickPublisher
+from inference.worker.requests import Drain
+from inference.worker.settlement_thread import SettlementThread
+from signalbox import store
+
+if TYPE_CHECKING:
+    from inference.engine.engine import Engine
+
+_log = structlog.get_logger(__name__)
+
+#: How long a stopping worker waits for its last settlements. What is left then, the next owner settles.
+_FLUSH_S: Final = 5.0
+_JOIN_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTimes:
+    """How long a worker waits for what, in seconds; named as in the configuration."""
+
+    lease_s: float
+    sweep_s: float
+    detach_grace_s: float
+    drain_s: float
+
+
+class WorkerProcess:
+    """Serves one model with one engine. Made and run on the engine's thread."""
+
+    def __init__(self, engine: Engine, model: LanguageModel, times: WorkerTimes) -> None:
+        """Registers the worker. Its Valkey client and threads are its own."""
+        self._model = model
+        self._times = times
+        self._row = Worker.objects.create(
+            model=model,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            device=engine.device,
+            blas=engine.blas,
+            started_at=timezone.now(),
+            last_seen_at=timezone.now(),
+        )
+        self.id: Final = self._row.id.hex
+        # Before the threads are made: they take the log's fields over.
+        structlog.contextvars.bind_contextvars(worker=self.id, model=model.name)
+        self.metrics: Final = WorkerMetrics()
+        self._client = store.sync_client()
+        self._holdings = Holdings(model.slots, times.lease_s)
+        progress = Progress()
+        self._settlements = SettlementThread(self._client, self._holdings, self.metrics)
+        publisher = TickPublisher(self._client, self.id, self._holdings, self.metrics, progress)
+        self.loop: Final = TickLoop(
+            engine,
+            self._client,
+            self._holdings,
+            Outbox(publisher, self._settlements, self._holdings, self.metrics),
+            self.metrics,
+            progress,
+            limits_of(model),
+        )
+        self._claims = ClaimThread(
+            self._client,
+            self.id,
+            model.name,
+            times.lease_s,
+            self._holdings,
+            self._settlements,
+            self.metrics,
+            self.loop.ask,
+        )
+        self._leases = lease_thread(
+            LeaseRenewal(
+                self._client, self.id, times.lease_s, self._holdings, progress, self.metrics, self.loop.ask
+            ),
+            times.lease_s,
+        )
+        self._pulse = Pulse(
+            self._client,
+            self.id,
+            model.name,
+            self.loop,
+            self._holdings,
+            progress,
+            self.metrics,
+            blas=engine.blas,
+            device=engine.device,
+        )
+        self._housekeeping = housekeeping_thread(
+            self._row.id, SchedulerSettings(model, self._holdings, self.loop.ask), times.sweep_s
+        )
+        self._heartbeat = heartbeat_thread(
+            self._pulse,
+            DetachedReaders(self._client, times.detach_grace_s, self.loop, self.loop.ask),
+            recovered=lambda: self._housekeeping.hurry(SWEEP),
+        )
+
+    def run(self) -> LoopEnd:
+        """Serve until drained, or until the backend is broken; then let go of everything in order."""
+        db.connections.close_all()  # this thread needs none until the end
+        threads = (self._settlements, self._leases, self._housekeeping, self._claims, self._heartbeat)
+        for thread in threads:
+            thread.start()
+        _log.info("worker_serving", slots=self._holdings.slots)
+        try:
+            end = self.loop.run()
+        finally:
+            self._close()
+        _log.info("worker_stopped", reason=end.value)
+        return end
+
+    def drain(self) -> None:
+        """Claim nothing more; end when what runs has ended, or after the grace period. For any thread."""
+        self._pulse.ready, self._pulse.draining = False, True
+        self._claims.stop()
+        self.loop.ask(Drain(self._times.drain_s))
+        self._heartbeat.hurry("heartbeat")
+
+    def _close(self) -> None:
+        self._pulse.ready = False
+        self._claims.stop()
+        self._claims.join(_JOIN_S)
+        self.loop.hand_back()
+        if not self._settlements.flush(_FLUSH_S):
+            _log.warning("settlements_left_to_the_next_owner")
+        threads = (self._heartbeat, self._leases, self._housekeeping, self._settlements)
+        for thread in threads:
+            thread.stop()
+        for thread in threads:
+            thread.join(_JOIN_S)
+        try:
+            self._pulse.retire()
+        except redis.RedisError as error:
+            _log.warning("heartbeat_left_to_expire", error=str(error))
+        try:
+            Worker.objects.filter(id=self._row.id).update(stopped_at=timezone.now())
+        except db.Error as error:
+            _log.warning("worker_row_left_open", error=str(error))
+        self._client.close()

@@ -1,0 +1,99 @@
+"""Who is in the engine, and how far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import structlog
+
+from inference.scheduling.prefill import ParkedPrompt
+from inference.worker.metrics import Stage
+from inference.worker.sequences import RunningSequence
+
+if TYPE_CHECKING:
+    from inference.engine.engine import Engine
+
+_log = structlog.get_logger(__name__)
+
+
+class Roster:
+    """The admitted sequences: parked while their prompt is run, then decoding. Keeps the engine in step."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._parked: dict[str, RunningSequence] = {}
+        self._decoding: dict[str, RunningSequence] = {}
+
+    def __iter__(self) -> Iterator[RunningSequence]:
+        return iter([*self._parked.values(), *self._decoding.values()])
+
+    def __len__(self) -> int:
+        return len(self._parked) + len(self._decoding)
+
+    @property
+    def parked(self) -> list[RunningSequence]:
+        """Those whose prompt is not finished, in admission order."""
+        return list(self._parked.values())
+
+    @property
+    def decoding(self) -> list[RunningSequence]:
+        return list(self._decoding.values())
+
+    @property
+    def decoding_rows(self) -> int:
+        return len(self._decoding)
+
+    @property
+    def prefills(self) -> int:
+        return len(self._parked)
+
+    def find(self, key: str) -> RunningSequence | None:
+        return self._decoding.get(key) or self._parked.get(key)
+
+    def __getitem__(self, key: str) -> RunningSequence:
+        return self._decoding[key] if key in self._decoding else self._parked[key]
+
+    def is_parked(self, sequence: RunningSequence) -> bool:
+        return sequence.key in self._parked
+
+    def stage_of(self, sequence: RunningSequence) -> Stage:
+        return Stage.PREFILLING if self.is_parked(sequence) else Stage.DECODING
+
+    def admit(self, sequence: RunningSequence) -> None:
+        """Put it into the engine; what was produced already is run like prompt."""
+        task = sequence.task
+        self._engine.admit(sequence.key, task.prompt, task.sampling, tuple(sequence.emitted))
+        self._parked[sequence.key] = sequence
+
+    def parked_prompts(self) -> list[ParkedPrompt]:
+        """What ``pick_prefill`` chooses from, in the order of ``parked``."""
+        return [
+            ParkedPrompt(sequence.order, sequence.task.lane_rank, self._engine.remaining(key))
+            for key, sequence in self._parked.items()
+        ]
+
+    def progress(self, sequence: RunningSequence) -> tuple[int, int]:
+        """Tokens of the prompt (and of what was produced before) that were run, and all of them."""
+        total = len(sequence.task.prompt) + sequence.resumed_from
+        return total - (self._engine.remaining(sequence.key) if self.is_parked(sequence) else 0), total
+
+    def prompt_tokens_run(self, sequence: RunningSequence) -> int:
+        """How many of the prompt's own tokens this generation has cost."""
+        prompt = len(sequence.task.prompt)
+        return prompt if sequence.emitted else min(prompt, self.progress(sequence)[0])
+
+    def produced(self, key: str) -> RunningSequence:
+        """It has a token: it decodes from now on."""
+        if key in self._parked:
+            self._decoding[key] = self._parked.pop(key)
+        return self._decoding[key]
+
+    def leave(self, sequence: RunningSequence) -> None:
+        """Take it out of the engine. It is gone, even if the engine fails at that."""
+        self._parked.pop(sequence.key, None)
+        self._decoding.pop(sequence.key, None)
+        try:
+            self._engine.drop(sequence.key)
+        except Exception:  # noqa: BLE001 (the row is gone either way)
+            _log.exception("engine_drop_failed", generation=sequence.key)

@@ -1,0 +1,166 @@
+"""One running sequence: tokens in, log entries out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from inference.dispatch.claims import Claim
+from inference.messages import (
+    CancelReason,
+    Delta,
+    End,
+    EndState,
+    Failure,
+    FinishReason,
+    LogEntry,
+    Usage,
+)
+from inference.tokenization.detokenizer import Detokenizer
+from inference.tokenization.stop_strings import StopMatcher
+from inference.tokenization.tokenizer import Tokenizer
+
+#: What a client is told of a fault: nothing of our insides.
+INTERNAL_ERROR = Failure(
+    code="internal_error",
+    message="The server failed while it generated this answer. Send the request again; if it fails again, "
+    "give the operator the generation's id.",
+)
+
+
+class ReplayMismatchError(Exception):
+    """The logged tokens do not give the logged text: continuing would contradict what was already sent."""
+
+
+def failed_end(claim: Claim) -> End:
+    """The end of a claim that could not be made to run at all."""
+    produced = sum(len(entry.tokens) for entry in claim.log if isinstance(entry, Delta))
+    return End(
+        seq=claim.log[-1].seq + 1 if claim.log else 1,
+        epoch=claim.epoch,
+        state=EndState.FAILED,
+        usage=Usage(prompt_tokens=len(claim.task.prompt) if produced else 0, completion_tokens=produced),
+        failure=INTERNAL_ERROR,
+    )
+
+
+class RunningSequence:
+    """A claimed generation while this worker runs it. Numbers its log entries and knows when its text ends.
+
+    Text is the detokenizer's, cut before the first stop string. A token that ends the text (one of the model's end
+    tokens, the one that completes a stop string, the last of ``max_tokens``) is logged and counted like any other.
+    """
+
+    def __init__(self, claim: Claim, order: int, tokenizer: Tokenizer) -> None:
+        self.key = claim.task.generation
+        self.task = claim.task
+        self.epoch = claim.epoch
+        #: Its admission's number, growing.
+        self.order = order
+        #: Everything produced, by earlier owners too.
+        self.emitted = [token for entry in claim.log if isinstance(entry, Delta) for token in entry.tokens]
+        #: How much of that it began with.
+        self.resumed_from = len(self.emitted)
+        self.first_token_at: float | None = None
+        self._last_token_at = 0.0
+        self._logged = "".join(entry.text for entry in claim.log if isinstance(entry, Delta))
+        self._last_seq = claim.log[-1].seq if claim.log else 0
+        self._read = 0
+        self._end_tokens = tokenizer.eos_ids
+        self._detokenizer = Detokenizer(tokenizer)
+        self._matcher = StopMatcher(claim.task.stop)
+
+    def replay(self) -> list[LogEntry]:
+        """Bring the text's state to where the log ends; returns what an earlier owner had still to write.
+
+        That is nothing, or the end of a text that was complete. Raises ``ReplayMismatchError``.
+        """
+        text, reason = self._text_of(self.emitted)
+        if not text.startswith(self._logged):
+            raise ReplayMismatchError(
+                f"{len(self.emitted)} logged tokens of generation {self.key} do not give the logged text"
+            )
+        missing = text[len(self._logged) :]
+        entries: list[LogEntry] = [self._delta([], missing)] if missing else []
+        if reason is not None:
+            entries.append(self.end(EndState.COMPLETED, len(self.task.prompt), finish_reason=reason))
+        return entries
+
+    def commit(self, tokens: Sequence[int]) -> list[LogEntry]:
+        """Take the tokens of one tick: their ``Delta``, and the ``End`` if they end the text.
+
+        Tokens behind the end of the text are not taken.
+        """
+        text, reason = self._text_of(tokens)
+        taken = list(tokens[: self._read - len(self.emitted)])
+        self.emitted += taken
+        entries: list[LogEntry] = [self._delta(taken, text)]
+        if reason is not None:
+            entries.append(self.end(EndState.COMPLETED, len(self.task.prompt), finish_reason=reason))
+        return entries
+
+    def cancel(self, reason: CancelReason, prompt_tokens: int) -> list[LogEntry]:
+        """End before its own end. ``prompt_tokens``: how many of the prompt's were run.
+
+        Text that was held back in case it became a stop string is released; an unfinished character is not.
+        """
+        held = self._matcher.flush()
+        entries: list[LogEntry] = [self._delta([], held)] if held else []
+        return [*entries, self.end(reason.end_state, prompt_tokens, cancel_reason=reason)]
+
+    def fail(self, prompt_tokens: int) -> list[LogEntry]:
+        """End because of a fault of ours."""
+        return [self.end(EndState.FAILED, prompt_tokens, failure=INTERNAL_ERROR)]
+
+    def end(
+        self,
+        state: EndState,
+        prompt_tokens: int,
+        *,
+        finish_reason: FinishReason | None = None,
+        cancel_reason: CancelReason | None = None,
+        failure: Failure | None = None,
+    ) -> End:
+        self._last_seq += 1
+        return End(
+            seq=self._last_seq,
+            epoch=self.epoch,
+            state=state,
+            usage=Usage(prompt_tokens=prompt_tokens, completion_tokens=len(self.emitted)),
+            finish_reason=finish_reason,
+            cancel_reason=cancel_reason,
+            failure=failure,
+        )
+
+    def timed(self, now: float) -> float | None:
+        """Note that a token came at ``now`` (monotonic seconds); seconds since the one before, if there was one."""
+        before, self._last_token_at = self._last_token_at, now
+        if before:
+            return now - before
+        self.first_token_at = time.time()
+        return None
+
+    def _delta(self, tokens: list[int], text: str) -> Delta:
+        self._last_seq += 1
+        return Delta(seq=self._last_seq, epoch=self.epoch, tokens=tokens, text=text)
+
+    def _text_of(self, tokens: Sequence[int]) -> tuple[str, FinishReason | None]:
+        text = ""
+        for token in tokens:
+            self._read += 1
+            if token in self._end_tokens:
+                rest, _ = self._rest()
+                return text + rest, FinishReason.STOP
+            released, hit = self._matcher.push(self._detokenizer.push(token))
+            text += released
+            if hit:
+                return text, FinishReason.STOP
+            if self._read >= self.task.max_tokens:
+                rest, hit = self._rest()
+                return text + rest, FinishReason.STOP if hit else FinishReason.LENGTH
+        return text, None
+
+    def _rest(self) -> tuple[str, bool]:
+        """What was held back, now that nothing follows; and whether a stop string was completed by it."""
+        released, hit = self._matcher.push(self._detokenizer.flush())
+        return (released, True) if hit else (released + self._matcher.flush(), False)

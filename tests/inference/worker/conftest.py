@@ -1,0 +1,205 @@
+"""A real worker for tests: driven tick by tick, in a thread, or as a process of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from inference.dispatch import claims, token_log
+from inference.dispatch.claims import Claim
+from inference.engine.engine import Engine
+from inference.messages import Delta, End, LogEntry, Sampling
+from inference.models import LanguageModel
+from inference.scheduling.tick import Action, PrefillLimits
+from inference.worker.holdings import Holdings
+from inference.worker.loop import LoopEnd, TickLoop
+from inference.worker.metrics import WorkerMetrics
+from inference.worker.outbox import Outbox
+from inference.worker.process import WorkerProcess, WorkerTimes
+from inference.worker.progress import Progress
+from inference.worker.publisher import TickPublisher
+from inference.worker.requests import Admit
+from inference.worker.settlement_thread import SettlementThread
+from tests.factories import LanguageModelFactory
+from tests.inference.dispatch.conftest import OwnValkey, own_valkey, wait_until
+from tests.inference.doors import accepted
+from tests.inference.engine.tiny_model import CONTEXT_LENGTH
+
+__all__ = ["own_valkey"]
+
+LEASE_S = 30.0
+LIMITS = PrefillLimits(chunk_tokens=16, interval=2)
+GREEDY = Sampling(seed=0, temperature=0.0)
+#: Token ids of no meaning; the tiny model's special ones are the first three.
+PROMPT = list(range(40, 60))
+
+
+@pytest.fixture
+def model(transactional_db: None, valkey: redis.Redis, tiny_model_dir: Path) -> LanguageModel:
+    """The tiny model, offered."""
+    made: LanguageModel = LanguageModelFactory(
+        name="tiny", directory=str(tiny_model_dir), context_length=CONTEXT_LENGTH, slots=4
+    )
+    return made
+
+
+def submit(model: LanguageModel, **changes: Any) -> str:
+    """Accept one generation; its id."""
+    fields = {"prompt": PROMPT, "max_tokens": 12, "sampling": GREEDY, **changes}
+    return accepted(model, **fields).generation_id.hex
+
+
+def text_of(log: list[LogEntry]) -> str:
+    return "".join(entry.text for entry in log if isinstance(entry, Delta))
+
+
+def tokens_of(log: list[LogEntry]) -> list[int]:
+    return [token for entry in log if isinstance(entry, Delta) for token in entry.tokens]
+
+
+def end_of(log: list[LogEntry]) -> End:
+    assert log, "the log is empty"
+    assert isinstance(log[-1], End), f"the log has no end: {log[-1]}"
+    return log[-1]
+
+
+def alone(engine: Engine, prompt: list[int], sampling: Sampling, tokens: int) -> list[int]:
+    """What the model produces for this prompt with nothing beside it."""
+    engine.admit("alone", prompt, sampling)
+    produced: list[int] = []
+    while engine.remaining("alone"):
+        produced += [token for _, token in engine.prefill(["alone"], 4096).tokens]
+    while len(produced) < tokens:
+        produced += [token for _, token in engine.decode().tokens]
+    engine.drop("alone")
+    return produced[:tokens]
+
+
+class HandDrivenWorker:
+    """Everything that a worker is on its tick thread, which is the test's: a tick runs when the test says so.
+
+    Ended generations wait in ``settlements``, which is not started.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        client: redis.Redis,
+        model: str,
+        *,
+        name: str = "by-hand",
+        slots: int = 8,
+        lease_s: float = LEASE_S,
+        limits: PrefillLimits = LIMITS,
+    ) -> None:
+        self.name = name
+        self.engine = engine
+        self.client = client
+        self._model = model
+        self._lease_s = lease_s
+        self.metrics = WorkerMetrics()
+        self.progress = Progress()
+        self.holdings = Holdings(slots, lease_s)
+        self.settlements = SettlementThread(client, self.holdings, self.metrics)
+        publisher = TickPublisher(client, name, self.holdings, self.metrics, self.progress)
+        outbox = Outbox(publisher, self.settlements, self.holdings, self.metrics)
+        self.loop = TickLoop(engine, client, self.holdings, outbox, self.metrics, self.progress, limits)
+
+    def claim(self) -> Claim:
+        """Claim what is next, and leave it to the next tick to be admitted."""
+        asked_at = time.monotonic()
+        claim = claims.claim(self.client, self.name, self._model, self._lease_s)
+        assert claim is not None, "nothing waits"
+        self.holdings.add(claim.task.generation, claim.epoch, asked_at, occupies_slot=True)
+        self.loop.ask(Admit(claim))
+        return claim
+
+    def turn(self) -> Action:
+        return self.loop.turn()
+
+    def turns(self, count: int) -> list[Action]:
+        return [self.turn() for _ in range(count)]
+
+    def turn_until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(2000):
+            if condition():
+                return
+            self.turn()
+        raise AssertionError("the condition did not become true within 2000 ticks")
+
+    def run_dry(self) -> None:
+        """Tick until nothing is left to do."""
+        while self.turn() is not Action.IDLE:
+            pass
+
+    def log(self, generation: str) -> list[LogEntry]:
+        return token_log.read(self.client, generation)
+
+
+@pytest.fixture(scope="session")
+def engine(tiny_model_dir: Path) -> Engine:
+    """The tiny model on the test's thread. Tests leave it empty."""
+    return Engine(tiny_model_dir)
+
+
+@pytest.fixture
+def worker(model: LanguageModel, engine: Engine, valkey: redis.Redis) -> Iterator[HandDrivenWorker]:
+    yield HandDrivenWorker(engine, valkey, model.name)
+    for key in engine.keys:
+        engine.drop(key)
+
+
+class WorkerInThread:
+    """A whole worker with all its threads, its engine on a thread of its own."""
+
+    def __init__(self, model: LanguageModel, times: WorkerTimes) -> None:
+        self._model = model
+        self._times = times
+        self._made = threading.Event()
+        self.process: WorkerProcess
+        self.end: LoopEnd | None = None
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        wait_until(lambda: self._made.is_set() or not self._thread.is_alive())
+        assert self._made.is_set(), "the worker did not start"
+
+    def _serve(self) -> None:
+        self.process = WorkerProcess(Engine(self._model.path), self._model, self._times)
+        self._made.set()
+        self.end = self.process.run()
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.process.drain()
+            self._thread.join(30)
+            assert not self._thread.is_alive(), "the worker did not drain"
+
+
+TIMES = WorkerTimes(lease_s=LEASE_S, sweep_s=0.2, detach_grace_s=60, drain_s=0)
+
+
+@pytest.fixture
+def start_worker(model: LanguageModel) -> Iterator[Callable[..., WorkerInThread]]:
+    """Starts workers in threads; they are drained when the test ends."""
+    started: list[WorkerInThread] = []
+
+    def start(times: WorkerTimes = TIMES) -> WorkerInThread:
+        worker = WorkerInThread(model, times)
+        worker.start()
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.stop()
+
+
+__all__ += ["OwnValkey", "wait_until"]
