@@ -149,8 +149,9 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
-        self.param = param
+        # Here, so that neither the answer nor any log repeats a key that a client put in the wrong place.
+        self.message = hide_keys(message)
+        self.param = param if param is None else hide_keys(param)
         self.failure = failure
         self.headers = headers or {}
         self.retry_after_s = retry_after_s
@@ -169,9 +170,9 @@ class ApiError(Exception):
         """The answer's body, all four keys present."""
         return {
             "error": {
-                "message": hide_keys(self.message),
+                "message": self.message,
                 "type": self.kind.type.value,
-                "param": hide_keys(self.param) if self.param is not None else None,
+                "param": self.param,
                 "code": self.failure or self.code.value,
             }
         }

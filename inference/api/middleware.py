@@ -8,17 +8,23 @@ from http import HTTPStatus
 from typing import Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.http import HttpRequest
+from django.core.exceptions import DisallowedHost
+from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 
-from inference.api.errors import error_of_status
+from inference.api.errors import as_api_error, error_of_status
 
 _PREFIX: Final = "/v1"
 
 
+async def unknown_url(request: HttpRequest) -> HttpResponseBase:
+    """The view of every URL below ``/v1`` that is no endpoint's."""
+    return as_api_error(Http404()).response()
+
+
 class ApiMiddleware:
-    """Gives errors that other layers answered (unknown URL, foreign host, a crash) the API's shape, and every answer
-    its processing time."""
+    """Gives errors that other layers answered (a crash in a middleware, say) the API's shape, and every answer its
+    processing time."""
 
     sync_capable = False
     async_capable = True
@@ -32,7 +38,12 @@ class ApiMiddleware:
         if request.path != _PREFIX and not request.path.startswith(f"{_PREFIX}/"):
             return await self.get_response(request)
         started = time.monotonic()
-        response = await self.get_response(request)
+        try:
+            request.get_host()
+        except DisallowedHost as error:
+            response: HttpResponseBase = as_api_error(error).response()
+        else:
+            response = await self.get_response(request)
         if response.status_code >= HTTPStatus.BAD_REQUEST and not hasattr(response, "signalbox_api_answer"):
             response = error_of_status(response.status_code).response()
         response["openai-processing-ms"] = str(round((time.monotonic() - started) * 1000))

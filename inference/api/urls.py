@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from inference.api.chat_completions import create_chat_completion
 from inference.api.completions import create_completion
 from inference.api.generations import cancel_generation, read_events, retrieve_generation
+from inference.api.middleware import unknown_url
 from inference.api.models import list_models, retrieve_model
 
 urlpatterns: Final[list[URLPattern]] = [
@@ -20,6 +21,7 @@ urlpatterns: Final[list[URLPattern]] = [
     path("generations/<str:generation_id>", retrieve_generation),
     path("generations/<str:generation_id>/events", read_events),
     path("generations/<str:generation_id>/cancel", cancel_generation),
+    re_path("", unknown_url),
 ]
 
 documentation_urlpatterns: Final[list[URLPattern]] = [

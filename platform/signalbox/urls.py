@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import include, path
+from django.urls import include, path, re_path
 
 from inference.api.urls import documentation_urlpatterns
 from signalbox import health
@@ -14,7 +14,7 @@ urlpatterns = [
     path("health/live", health.live),
     path("health/ready", health.ready),
     path("metrics", metrics),
-    path("v1/", include("inference.api.urls")),
+    re_path(r"^v1(?:/|$)", include("inference.api.urls")),
     *documentation_urlpatterns,
     path("admin/", admin.site.urls),
     *page_urls,
