@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, cast
 
@@ -41,13 +41,16 @@ _log = structlog.get_logger(__name__)
 
 
 class Delivery:
-    """The followers of one event loop, and the tasks that serve them (started by the first ``follow``)."""
+    """The followers of one event loop, and the tasks that serve them (started by the first ``follow``).
 
-    def __init__(self) -> None:
+    ``connect`` makes a client of the Valkey that holds the queue.
+    """
+
+    def __init__(self, connect: Callable[[], redis.asyncio.Redis] = store.async_client) -> None:
         #: How often followers went to the token log, by reason.
         self.refills: Counter[RefillReason] = Counter()
-        self._client = store.async_client()
-        self._stream_client = store.async_client()
+        self._client = connect()
+        self._stream_client = connect()
         # A lost connection must be noticed here, not mended inside the client: what was written meanwhile, or
         # lost by the server, is only found by reading the logs again.
         self._stream_client.set_retry(Retry(NoBackoff(), 0))
@@ -81,6 +84,7 @@ class Delivery:
         try:
             yield follower
         finally:
+            follower.close()
             followers = self._followers[generation]
             followers.remove(follower)
             if not followers:

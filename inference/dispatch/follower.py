@@ -82,6 +82,7 @@ class Follower:
         self._arrived: deque[Publication] = deque()
         self._replay: deque[LogEntry] = deque()
         self._refill: RefillReason | None = RefillReason.START
+        self._reading: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._ended = False
         self._was_known = False
@@ -101,18 +102,23 @@ class Follower:
         self._refill = self._refill or reason
         self._news.set()
 
+    def close(self) -> None:
+        """Stop what it still does."""
+        if self._reading is not None:
+            self._reading.cancel()
+
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Publication:
         """The next publication. Raises ``LogExpired`` or ``StreamDiverged`` where there can be none."""
         while True:
-            if self._replay:
+            if self._replay and self._reading is None:
                 return self._hand_out(self._replay.popleft())
             if self._ended:
                 raise StopAsyncIteration
-            if self._refill is not None:
-                await self._read_log(self._refill)
+            if self._refill is not None or self._reading is not None:
+                await self._replenish()
             elif self._arrived:
                 publication = self._arrived.popleft()
                 if isinstance(publication, PrefillProgress):
@@ -155,22 +161,31 @@ class Follower:
         except TimeoutError:
             self.refill(RefillReason.IDLE)
 
+    async def _replenish(self) -> None:
+        """Read on from the last entry that was handed out.
+
+        In a task of its own, which outlives whoever waits for it: a reader with short time-outs must come on too, and
+        cancelling a command would cost its connection.
+        """
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_log(self._refill or RefillReason.START))
+            self._refill = None
+        await asyncio.wait({self._reading})
+        reading, self._reading = self._reading, None
+        reading.result()
+
     async def _read_log(self, reason: RefillReason) -> None:
-        """Read on from the last entry that was handed out, that one included: it must be the one that was."""
-        self._refill = None
+        # The last entry that was handed out is read again: it must still be the one that was.
         witness = 1 if self.seq else 0
         try:
             excerpt = await token_log.aread_excerpt(
                 self._client, self.generation, self.seq - witness, EXCERPT_ENTRIES
             )
         except redis.RedisError as error:
-            self._refill = reason
             _log.warning("token_log_unreachable", generation=self.generation, error=str(error))
+            self.refill(reason)
             await asyncio.sleep(RETRY_S)
             return
-        except asyncio.CancelledError:
-            self._refill = reason
-            raise
         self._refills[reason] += 1
         if not excerpt.known and not excerpt.last_seq:
             await self._without_trace(reason)
