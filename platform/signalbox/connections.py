@@ -14,6 +14,9 @@ from typing import Any
 #: Where the server keeps a connection's record in its ASGI scope.
 SCOPE_KEY = "signalbox.connection"
 
+#: How long a draining server waits for answers that are under way.
+DRAIN_S = 10.0
+
 
 class ServerClose(StrEnum):
     """Why the server closed a connection that its client did not."""

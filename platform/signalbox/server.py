@@ -24,7 +24,7 @@ from twisted.internet import reactor as _reactor
 
 from signalbox import metrics
 from signalbox.configuration import Configuration
-from signalbox.connections import SCOPE_KEY, Connection, ServerClose
+from signalbox.connections import DRAIN_S, SCOPE_KEY, Connection, ServerClose
 
 # Twisted decides at run time what this is, so its type says nothing.
 reactor: Any = _reactor
@@ -38,8 +38,6 @@ PUSH_BACK_BYTES = 256 * 1024
 UNSENT_LIMIT_BYTES = 1024 * 1024
 #: How long a connection with unsent bytes may take none of them.
 STALLED_S = 30.0
-#: How long a draining server waits for answers that are under way.
-DRAIN_S = 10.0
 
 _POLL_S = 0.05
 #: WebSocket close code 1012: the service restarts, come back.

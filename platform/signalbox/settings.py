@@ -7,7 +7,7 @@ from typing import Any
 import dj_database_url
 from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 
-from signalbox import secret_files, store
+from signalbox import admin_theme, secret_files, store
 from signalbox.configuration import ROOT, configuration
 from signalbox.logging import logging_settings
 
@@ -20,9 +20,8 @@ ALLOWED_HOSTS = _configuration.allowed_hosts
 CSRF_TRUSTED_ORIGINS = _configuration.trusted_origins
 
 INSTALLED_APPS = [
-    "daphne",
-    "unfold",
-    "django.contrib.admin",
+    "unfold.apps.BasicAppConfig",
+    "signalbox.apps.SignalboxAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -138,6 +137,8 @@ ADMIN_CONTENT_SECURITY_POLICY = {
     **_CSP_DIRECTIVES,
     "script-src": [SELF, UNSAFE_EVAL, UNSAFE_INLINE],
 }
+
+UNFOLD = admin_theme.UNFOLD
 
 CACHES = {
     "default": {

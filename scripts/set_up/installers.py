@@ -58,17 +58,8 @@ def _install_with_uv(lock: Path, settings: dict[str, str], watch: Callable[[str]
         environment["UV_DEFAULT_INDEX"] = settings["index-url"]
     if "cert" in settings:
         environment["SSL_CERT_FILE"] = settings["cert"]
-    command = [
-        _UV,
-        "pip",
-        "install",
-        "--python",
-        PYTHON,
-        "--require-hashes",
-        "--no-deps",
-        "--requirement",
-        lock,
-    ]
+    command: list[str | Path] = [_UV, "pip", "install", "--python", PYTHON, "--require-hashes", "--no-deps"]
+    command += ["--requirement", lock]
     commands.run("Installing the Python packages", command, watch=watch, env=environment)
 
 

@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 from inference.dispatch.heartbeats import heartbeats
 from signalbox import store
 from signalbox.configuration import ROOT, Configuration
-from signalbox.server import DRAIN_S
+from signalbox.connections import DRAIN_S
 from signalbox.supervision import embedded_valkey
 from signalbox.supervision.addresses import loopback
 from signalbox.supervision.child import ProcessSpec
@@ -49,7 +49,7 @@ def web(settings: Configuration) -> ProcessSpec:
     return ProcessSpec(name="web", command=_manage("web"), ready=answers, drain_s=DRAIN_S + 10.0)
 
 
-def worker(model: str) -> ProcessSpec:
+def worker(model: str, settings: Configuration) -> ProcessSpec:
     """The one worker that serves ``model`` here. Huge pages make its matrix products 10–15 % faster on Linux."""
     tunables = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if sys.platform == "linux" else {}
     return ProcessSpec(
@@ -57,7 +57,7 @@ def worker(model: str) -> ProcessSpec:
         command=_manage("worker", model),
         ready=_serves(model),
         ready_s=_MODEL_LOAD_S,
-        drain_s=40.0,
+        drain_s=settings.drain_seconds + 20.0,
         environment=tunables,
     )
 

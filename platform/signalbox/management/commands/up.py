@@ -65,7 +65,8 @@ async def _start(settings: Configuration, console: Console, supervisor: Supervis
         return
     served = ", ".join(models) or "no model"
     console.say(f"» Starting web, celery and the worker of {served}")
-    await supervisor.start([*map(processes.worker, models)], [processes.celery(), processes.web(settings)])
+    workers = [processes.worker(model, settings) for model in models]
+    await supervisor.start(workers, [processes.celery(), processes.web(settings)])
     if not supervisor.stop_asked():
         url = addresses.site_url(settings.host, settings.port)
         console.say(welcome(url, first, _shown_model(settings, models), str(settings.logs_dir)))
