@@ -101,6 +101,8 @@ def _as_error(error: ErrorDetails, model: type[BaseModel]) -> ApiError:
             )
         case "string_too_short" | "too_short" | "string_too_long" | "too_long":
             return ApiError(ErrorCode.INVALID_VALUE, f"{field} {_length_problem(error)}.", param=param)
+        case "literal_error":
+            return ApiError(ErrorCode.INVALID_VALUE, f"{field} must be {context['expected']}.", param=param)
         case kind if kind == INVALID:
             return ApiError(ErrorCode.INVALID_VALUE, f"{field} {error['msg']}.", param=param)
         case _:

@@ -237,7 +237,8 @@ def _flag(request: HttpRequest, name: str) -> bool:
 def complete_entries(generation: Generation, after: EventId) -> list[LogEntry] | None:
     """The events from ``after`` itself on, if the last one is among them; None where more are to come.
 
-    Runs in the tenancy scope of the generation. Raises ``LogExpired`` or ``StreamDiverged`` where the stream cannot go on behind ``after``.
+    Runs in the tenancy scope of the generation. Raises ``LogExpired`` or ``StreamDiverged`` where the stream cannot
+    go on behind ``after``.
     """
     skipped = max(after.seq - 1, 0)
     entries = token_log.read(store.shared_client(), generation.id.hex, skipped)
