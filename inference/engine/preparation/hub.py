@@ -118,10 +118,9 @@ class HubSource:
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        import httpx
         from huggingface_hub.errors import (
             GatedRepoError,
-            HfHubHTTPError,
+            HTTPError,
             LocalEntryNotFoundError,
             RepositoryNotFoundError,
             RevisionNotFoundError,
@@ -143,7 +142,7 @@ class HubSource:
             raise PreparationError(
                 Problem.NOT_FOUND, f"{self._repository} has no revision {self._revision}."
             ) from None
-        except (HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError) as failure:
+        except (HTTPError, LocalEntryNotFoundError) as failure:
             [first, *_] = str(failure).strip().splitlines() or [type(failure).__name__]
             raise PreparationError(
                 Problem.UNREACHABLE,
