@@ -18,7 +18,7 @@ from inference.conversations.records import (
     Summary,
     Turn,
 )
-from inference.conversations.turns import append_turn, finish, plan_turn
+from inference.conversations.speaking import append_turn, finish, plan_turn
 
 __all__ = [
     "AnswerRecord",

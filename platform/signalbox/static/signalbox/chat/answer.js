@@ -12,7 +12,6 @@ export class Answer {
   lastSeq = 0;
   text = "";
   live = true;
-  failed = false;
   #announce;
   #retry;
   #facts = {};
@@ -59,10 +58,6 @@ export class Answer {
     if (stored.error) answer.fail(stored.error);
     else answer.done(stored);
     return answer;
-  }
-
-  get waiting() {
-    return this.live && this.generation === null;
   }
 
   accepted(frame) {
@@ -115,7 +110,6 @@ export class Answer {
     this.#render(this.text, true);
     this.#tell(`${errorTitle(code)}. ${message}`);
     this.#settle();
-    this.failed = true;
     const parts = [icon("alert"), element("strong", {}, errorTitle(code)), element("p", {}, message)];
     if (mayRetry(code)) {
       const button = element(

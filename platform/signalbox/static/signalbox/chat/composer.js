@@ -3,7 +3,8 @@ import { element } from "./elements.js";
 
 const KEPT = "signalbox.choice";
 const DEFAULT_LANE = "auto";
-const LAMPS = ["lamp-green", "lamp-amber", "lamp-off"];
+/** By rank: full, dim, hollow. */
+const LAMPS = ["lamp-green", "lamp-off", "lamp-hollow"];
 
 /** Calls `send(text)` and `stop()`. */
 export class Composer {

@@ -51,7 +51,7 @@ export function endNote(finishReason, cancelReason) {
 
 /** Why an answer ran in another lane than was asked for, or "" when it did not. */
 export function laneNote({ lane, requestedLane, reason }) {
-  if (reason !== "not_entitled") return "";
+  if (reason !== "not_entitled" || !requestedLane) return "";
   return `You asked for the ${requestedLane} lane. Your tenant is not entitled to it, so this ran in the ${lane} lane.`;
 }
 
