@@ -162,7 +162,7 @@ def verify() -> Verification:
 def _event(actor: Actor, change: Change, sequence: int, at: datetime, previous: str) -> AuditEvent:
     if not _ACTION.fullmatch(change.action):
         raise AuditError(f"an audit action is `object.verb`, not {change.action!r}")
-    reference = _reference(change.obj)
+    reference = reference_of(change.obj)
     event = AuditEvent(
         sequence=sequence,
         at=at,
@@ -206,7 +206,8 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _reference(obj: models.Model | ObjectRef) -> ObjectRef:
+def reference_of(obj: models.Model | ObjectRef) -> ObjectRef:
+    """How events name ``obj``: its kind is its model's name in snake case."""
     if isinstance(obj, ObjectRef):
         return obj
     kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(obj).__name__).lower()

@@ -1,0 +1,232 @@
+"""What every page of the admin has in common.
+
+Rows are written by the domain's verbs only, with the signed-in user as actor: Django's own ways to save, delete
+and log are closed here, so that a page that forgets to name its verb fails, and never writes past the audit.
+Operators (superusers) may change, other staff may look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from unfold.admin import ModelAdmin, TabularInline
+from unfold.paginator import InfinitePaginator
+
+from accounts.admin.trail import trail_of
+from accounts.models import User
+from accounts.refusals import ChangeRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What an operator is asked before something is done: what it means, and what to fill in."""
+
+    title: str
+    meaning: Sequence[str]
+    submit: str
+    form: type[forms.Form] = forms.Form
+    danger: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownOnce:
+    """A secret that one answer shows and nothing keeps: not the URL, the session, a message or a cookie."""
+
+    title: str
+    secret: str
+    name: str
+    meaning: Sequence[str]
+    next_url: str
+    next_title: str
+
+
+class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
+    """Base of all pages. Subclasses say what may be added and changed, and name the verb in ``save_model``."""
+
+    may_add = False
+    may_change = False
+    list_per_page = 50
+    show_full_result_count = False
+    compressed_fields = True
+    warn_unsaved_form = True
+    list_filter_submit = False
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return _is_staff(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return _is_staff(request)
+
+    def has_operate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether the actions that name the permission ``operate`` may be taken."""
+        return _is_staff(request) and request.user.is_superuser
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return self.may_add and self.has_operate_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return self.may_change and self.has_operate_permission(request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        """A verb's refusal is shown in the form, at the field that is at fault."""
+        try:
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        except ChangeRefused as refusal:
+            request.refusal = refusal  # type: ignore[attr-defined]
+            return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def get_form(
+        self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kw: Any
+    ) -> Any:
+        form: Any = super().get_form(request, obj, change, **kw)
+        refusal: ChangeRefused | None = getattr(request, "refusal", None)
+        return form if refusal is None else _with_refusal(form, refusal)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        raise NotImplementedError(f"{type(self).__name__} names no verb that writes {self.model.__name__}")
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Nothing: what belongs together is written by one verb."""
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> NoReturn:
+        raise NotImplementedError("nothing is deleted in the admin")
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> NoReturn:
+        raise NotImplementedError("nothing is deleted in the admin")
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> None:
+        """Nothing: the audit holds it already."""
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> None:
+        """Nothing: the audit holds it already."""
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """What the audit says about the row."""
+        obj = self.object_or_404(request, object_id)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Audit of {obj}",
+            "opts": self.opts,
+            "object": obj,
+            "events": trail_of(obj),
+            **(extra_context or {}),
+        }
+        return TemplateResponse(request, "admin/audit_trail.html", context)
+
+    def object_or_404(self, request: HttpRequest, object_id: str) -> Any:
+        """The row that a URL names."""
+        obj = self.get_object(request, unquote(object_id))
+        if obj is None:
+            raise Http404(f"There is no {self.opts.verbose_name} {object_id}.")
+        return obj
+
+    def url_of(self, obj: Model) -> str:
+        """The row's page."""
+        return reverse(
+            f"{self.admin_site.name}:{obj._meta.app_label}_{obj._meta.model_name}_change", args=(obj.pk,)
+        )
+
+    def ask(
+        self,
+        request: HttpRequest,
+        obj: Any,
+        question: Question,
+        do: Callable[[dict[str, Any]], HttpResponseBase | str],
+    ) -> HttpResponseBase:
+        """Ask first, then ``do`` it with the form's values: GET shows ``question``, POST answers it.
+
+        ``do`` returns what to tell the operator, or the answer itself. A refusal is shown in the form.
+        """
+        form = question.form(request.POST if request.method == "POST" else None)
+        if request.method == "POST" and form.is_valid():
+            try:
+                done = do(form.cleaned_data)
+            except ChangeRefused as refusal:
+                form.add_error(refusal.field if refusal.field in form.fields else None, refusal.message)
+            else:
+                if isinstance(done, HttpResponseBase):
+                    return done
+                messages.success(request, done)
+                return redirect(self.url_of(obj))
+        context = {
+            **self.admin_site.each_context(request),
+            "title": question.title,
+            "question": question,
+            "opts": self.opts,
+            "object": obj,
+            "form": form,
+            "back_url": self.url_of(obj),
+        }
+        return TemplateResponse(request, "admin/question.html", context)
+
+    def show_once(self, request: HttpRequest, shown: ShownOnce) -> HttpResponse:
+        """Answer a POST with a secret. Django's admin marks every answer as one that nothing may store."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": shown.title,
+            "shown": shown,
+            "opts": self.opts,
+        }
+        return TemplateResponse(request, "admin/shown_once.html", context)
+
+
+class RecordAdmin(SiteModelAdmin):
+    """Of what is written once by the system and read only. There may be millions of rows: they are not counted."""
+
+    paginator = InfinitePaginator
+
+
+class LookInline(TabularInline):  # type: ignore[misc]
+    """Rows of another kind on a row's page, to look at; each leads to its own page."""
+
+    extra = 0
+    tab = True
+    show_change_link = True
+    hide_title = True
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return _is_staff(request)
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+def _with_refusal(form: Any, refusal: ChangeRefused) -> Any:
+    class RefusedForm(form):  # type: ignore[misc]
+        def full_clean(self) -> None:
+            super().full_clean()
+            self.add_error(refusal.field if refusal.field in self.fields else None, refusal.message)
+
+    return RefusedForm
+
+
+def _is_staff(request: HttpRequest) -> bool:
+    user = request.user
+    return isinstance(user, User) and user.is_active and user.is_staff

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+
+from django import forms
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.utils import timezone
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminIntegerFieldWidget
+
+from accounts import keys
+from accounts.actors import actor_of
+from accounts.admin.base import Question, ShownOnce, SiteModelAdmin
+from accounts.admin.filters import KeyStateFilter
+from accounts.authentication import KeyRefusal, refusal_of
+from accounts.formatting import EMPTY, ago, code, link
+from accounts.models import ApiKey, Scope, User
+
+_WORKS = "Works"
+_STATES = {
+    None: _WORKS,
+    KeyRefusal.REVOKED: "Revoked",
+    KeyRefusal.EXPIRED: "Expired",
+    KeyRefusal.TENANT_CLOSED: "Tenant closed",
+}
+
+
+class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
+    scopes = forms.MultipleChoiceField(
+        choices=Scope.choices,
+        initial=[scope.value for scope in keys.DEFAULT_SCOPES],
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        help_text="What requests with this key may do. Give no more than the application needs.",
+    )
+
+
+class RotationForm(forms.Form):
+    overlap = forms.IntegerField(
+        label="Overlap, in hours",
+        min_value=0,
+        max_value=24 * 90,
+        initial=24,
+        widget=UnfoldAdminIntegerFieldWidget,
+        help_text="How long the present key works on beside the new one. 0: it ends at once.",
+    )
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(SiteModelAdmin):
+    may_add = may_change = True
+    form = KeyForm
+    list_display = ("named", "tenant_link", "state", "scopes_column", "lane", "used", "created")
+    list_display_links = ("named",)
+    list_filter = (KeyStateFilter, "default_lane", ("tenant", admin.RelatedOnlyFieldListFilter), "created_at")
+    list_select_related = ("tenant", "default_lane")
+    search_fields = ("name", "prefix", "tenant__name", "tenant__slug")
+    search_help_text = "By name, by the prefix that the key begins with, or by tenant"
+    autocomplete_fields = ("tenant",)
+    actions_detail = ("rotate", "revoke")
+    add_fieldsets = (
+        (
+            None,
+            {
+                "description": "A key is an application's credential. Its text is shown once, right after this page, "
+                "and stored nowhere: keep it then.",
+                "fields": ("tenant", "name"),
+            },
+        ),
+        (
+            "What it may do",
+            {
+                "fields": ("scopes", "default_lane"),
+                "description": "The lane is what its requests get that ask for none.",
+            },
+        ),
+        ("How long", {"fields": ("expires_at",)}),
+    )
+    fieldsets = (
+        (None, {"fields": ("name", "tenant_link", "prefix_code", "state")}),
+        (
+            "What it may do",
+            {"fields": ("scopes", "default_lane"), "description": "Holds from the next request on."},
+        ),
+        (
+            "Its life",
+            {
+                "fields": (
+                    "expires_at",
+                    "created_at",
+                    "created_by",
+                    "last_used",
+                    "rotated_from_link",
+                    "revoked_at",
+                ),
+                "description": "When a key expires, what it runs may finish. When it is revoked, that is cancelled.",
+            },
+        ),
+    )
+    readonly_fields = (
+        "tenant_link",
+        "prefix_code",
+        "state",
+        "created_at",
+        "created_by",
+        "last_used",
+        "rotated_from_link",
+        "revoked_at",
+    )
+
+    @display(description="Key", header=True, ordering="name")
+    def named(self, key: ApiKey) -> list[str]:
+        return [key.name, f"sb_{key.prefix}…"]
+
+    @display(description="Tenant", ordering="tenant__name")
+    def tenant_link(self, key: ApiKey) -> str:
+        return link(key.tenant)
+
+    @display(
+        description="State",
+        label={_WORKS: "success", "Revoked": "danger", "Expired": "warning", "Tenant closed": "warning"},
+    )
+    def state(self, key: ApiKey) -> str:
+        return _STATES[refusal_of(key, timezone.now())]
+
+    @display(description="Scopes")
+    def scopes_column(self, key: ApiKey) -> str:
+        return ", ".join(key.scopes)
+
+    @display(description="Default lane", ordering="default_lane__rank")
+    def lane(self, key: ApiKey) -> str:
+        return str(key.default_lane or "normal")
+
+    @display(description="Last used", ordering="last_used_at")
+    def used(self, key: ApiKey) -> str:
+        return ago(key.last_used_at, never="never")
+
+    @display(description="Last used (to about a minute)")
+    def last_used(self, key: ApiKey) -> str:
+        return ago(key.last_used_at, never="never")
+
+    @display(description="Created", ordering="created_at")
+    def created(self, key: ApiKey) -> str:
+        return ago(key.created_at)
+
+    @display(description="Begins with")
+    def prefix_code(self, key: ApiKey) -> str:
+        return code(f"sb_{key.prefix}_")
+
+    @display(description="Rotated from")
+    def rotated_from_link(self, key: ApiKey) -> str:
+        return link(key.rotated_from) if key.rotated_from else EMPTY
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        if obj is not None and refusal_of(obj, timezone.now()) is not None:
+            return (*self.readonly_fields, "name", "scopes_column", "lane", "expires_at")
+        return self.readonly_fields
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        works = not isinstance(obj, ApiKey) or refusal_of(obj, timezone.now()) is None
+        return works and super().has_change_permission(request, obj)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        values = form.cleaned_data
+        rights = {name: values[name] for name in ("name", "scopes", "default_lane", "expires_at")}
+        if change:
+            keys.change(key=obj, **rights, actor=actor_of(request))
+            return
+        issued = keys.create(
+            tenant=values["tenant"], **rights, created_by=cast(User, request.user), actor=actor_of(request)
+        )
+        obj.pk = issued.key.pk
+        obj.issued = issued
+
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        return self._show(request, obj.issued)
+
+    @action(description="Rotate", icon="autorenew", url_path="rotate", permissions=["operate"])
+    def rotate(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        key = self.object_or_404(request, object_id)
+        question = Question(
+            title=f"Rotate {key.name}?",
+            meaning=[
+                "A new key with the same rights takes over. Both work until the overlap has passed; then the present "
+                "one ends by itself.",
+                "If the new key's text gets lost before anybody uses it, rotate the present key again.",
+            ],
+            submit="Rotate and show the new key",
+            form=RotationForm,
+        )
+
+        def rotate(values: dict[str, Any]) -> HttpResponse:
+            issued = keys.rotate(
+                key=key,
+                overlap=timedelta(hours=values["overlap"]),
+                created_by=cast(User, request.user),
+                actor=actor_of(request),
+            )
+            return self._show(request, issued)
+
+        return self.ask(request, key, question, rotate)
+
+    @action(
+        description="Revoke",
+        icon="block",
+        url_path="revoke",
+        permissions=["operate"],
+        variant=ActionVariant.DANGER,
+    )
+    def revoke(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        key = self.object_or_404(request, object_id)
+        question = Question(
+            title=f"Revoke {key.name}?",
+            meaning=[
+                f"Requests with sb_{key.prefix}… are refused from this moment on, on every server.",
+                "What the key runs is cancelled within a second. This cannot be undone.",
+            ],
+            submit="Revoke the key",
+            danger=True,
+        )
+
+        def revoke(values: dict[str, Any]) -> str:
+            keys.revoke(key=key, actor=actor_of(request))
+            return f"{key.name} is revoked."
+
+        return self.ask(request, key, question, revoke)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
+        key = self.get_object(request, object_id)
+        over = key is None or refusal_of(key, timezone.now())
+        return [] if over else cast(list[Any], super().get_actions_detail(request, object_id))
+
+    def _show(self, request: HttpRequest, issued: keys.IssuedKey) -> HttpResponse:
+        key = issued.key
+        return self.show_once(
+            request,
+            ShownOnce(
+                title="The key is ready",
+                secret=issued.raw,
+                name=f"{key.name}, for {key.tenant}",
+                meaning=[
+                    "This is the only time that it is shown. Keep it in the application's secret store now.",
+                    "Later it is known by its beginning only: if it is lost, rotate it or make a new one.",
+                ],
+                next_url=self.url_of(key),
+                next_title="I have kept it",
+            ),
+        )

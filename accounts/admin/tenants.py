@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django import forms
+from django.contrib import admin
+from django.db.models import Count, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils import timezone
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
+
+from accounts import tenants
+from accounts.actors import actor_of
+from accounts.admin.base import LookInline, Question, SiteModelAdmin
+from accounts.admin.filters import ClosedFilter
+from accounts.authentication import refusal_of
+from accounts.formatting import EMPTY, ago, number
+from accounts.models import ApiKey, Entitlement, Lane, Membership, Tenant, User
+
+
+class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
+    lanes = forms.ModelMultipleChoiceField(
+        queryset=Lane.objects.all(),
+        required=False,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        help_text="The lanes that it is entitled to from the start. Requests for a lane that it is not entitled to get "
+        "the next lower one that it is.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "lanes" in self.fields:
+            self.initial.setdefault("lanes", list(Lane.objects.values_list("name", flat=True)))
+
+
+class LaneFilter(admin.SimpleListFilter):
+    title = "lane it is entitled to"
+    parameter_name = "lane"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in Lane.objects.values_list("name", flat=True)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() is None:
+            return queryset
+        standing = Entitlement.objects.filter(lane=self.value(), ended_at=None)
+        return queryset.filter(id__in=standing.values("tenant"))
+
+
+class KeysOfTenant(LookInline):
+    model = ApiKey
+    verbose_name_plural = "API keys"
+    fields = readonly_fields = ("key", "state", "default_lane", "used")
+
+    @display(description="Key")
+    def key(self, key: ApiKey) -> str:
+        return f"{key.name} (sb_{key.prefix}…)"
+
+    @display(description="State")
+    def state(self, key: ApiKey) -> str:
+        refusal = refusal_of(key, timezone.now())
+        return refusal.value.replace("_", " ") if refusal else "works"
+
+    @display(description="Last used")
+    def used(self, key: ApiKey) -> str:
+        return ago(key.last_used_at, never="never")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.select_related("tenant", "default_lane")
+
+
+class EntitlementsOfTenant(LookInline):
+    model = Entitlement
+    fields = readonly_fields = ("lane", "weight", "speculation", "reason", "since", "ended")
+
+    @display(description="Since")
+    def since(self, entitlement: Entitlement) -> str:
+        return ago(entitlement.created_at)
+
+    @display(description="Ended")
+    def ended(self, entitlement: Entitlement) -> str:
+        return ago(entitlement.ended_at)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.select_related("tenant", "lane").order_by("ended_at", "lane__rank")
+
+
+class MembersOfTenant(LookInline):
+    model = Membership
+    verbose_name_plural = "members"
+    fields = readonly_fields = ("user", "role", "since", "ended")
+
+    @display(description="Since")
+    def since(self, membership: Membership) -> str:
+        return ago(membership.created_at)
+
+    @display(description="Ended")
+    def ended(self, membership: Membership) -> str:
+        return ago(membership.ended_at)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.select_related("tenant", "user").order_by("ended_at", "user__username")
+
+
+@admin.register(Tenant)
+class TenantAdmin(SiteModelAdmin):
+    may_add = may_change = True
+    form = TenantForm
+    list_display = ("named", "state", "lanes_column", "key_count", "member_count", "created")
+    list_display_links = ("named",)
+    list_filter = (ClosedFilter, LaneFilter, "created_at")
+    search_fields = ("name", "slug")
+    search_help_text = "By name or short name"
+    prepopulated_fields = {"slug": ("name",)}
+    inlines = (KeysOfTenant, EntitlementsOfTenant, MembersOfTenant)
+    actions_detail = ("new_key", "grant", "add_member", "close", "reopen")
+    add_fieldsets = (
+        (
+            None,
+            {
+                "description": "A tenant is a team, or the owner of an application. Keys, members, entitlements and "
+                "usage belong to it, and nothing of it is visible to another.",
+                "fields": ("name", "slug"),
+            },
+        ),
+        ("What it may use", {"fields": ("lanes",)}),
+    )
+    fieldsets = ((None, {"fields": ("name", "slug", "state", "created_at", "closed_at")}),)
+    readonly_fields = ("state", "created_at", "closed_at")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        now = timezone.now()
+        working = ApiKey.objects.filter(Q(expires_at=None) | Q(expires_at__gt=now), revoked_at=None)
+        standing = Entitlement.objects.filter(ended_at=None).order_by("lane__rank")
+        annotated: QuerySet[Any] = rows.annotate(
+            key_total=_count_of(working),
+            member_total=_count_of(Membership.objects.filter(ended_at=None)),
+        ).prefetch_related(Prefetch("entitlements", standing, to_attr="standing"))
+        return annotated
+
+    @display(description="Tenant", header=True, ordering="name")
+    def named(self, tenant: Tenant) -> list[str]:
+        return [tenant.name, tenant.slug]
+
+    @display(description="State", label={"Open": "success", "Closed": "warning"})
+    def state(self, tenant: Tenant) -> str:
+        return "Closed" if tenant.closed_at else "Open"
+
+    @display(description="Lanes")
+    def lanes_column(self, tenant: Any) -> str:
+        return ", ".join(entitlement.lane_id for entitlement in tenant.standing) or EMPTY
+
+    @display(description="Working keys", ordering="key_total")
+    def key_count(self, tenant: Any) -> str:
+        return number(tenant.key_total)
+
+    @display(description="Members", ordering="member_total")
+    def member_count(self, tenant: Any) -> str:
+        return number(tenant.member_total)
+
+    @display(description="Created", ordering="created_at")
+    def created(self, tenant: Tenant) -> str:
+        return ago(tenant.created_at)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return self.readonly_fields if obj is None else ("slug", *self.readonly_fields)
+
+    def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
+        return self.prepopulated_fields if obj is None else {}
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> tuple[Any, ...]:
+        return self.inlines if obj is not None else ()
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        values = form.cleaned_data
+        if change:
+            tenants.rename(tenant=obj, name=values["name"], actor=actor_of(request))
+            return
+        made = tenants.create(
+            name=values["name"],
+            slug=values["slug"],
+            lanes=values["lanes"],
+            granted_by=cast(User, request.user),
+            actor=actor_of(request),
+        )
+        obj.pk = made.pk
+
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """A new tenant's page is where its first key and members are made."""
+        response = super().response_add(request, obj, post_url_continue)
+        plain = not ({"_addanother", "_continue", "_popup"} & request.POST.keys())
+        return redirect(self.url_of(obj)) if plain else cast(HttpResponse, response)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
+        tenant = self.get_object(request, object_id)
+        if tenant is None:
+            return []
+        hidden = {"new_key", "grant", "add_member", "close"} if tenant.closed_at else {"reopen"}
+        return [
+            item
+            for item in super().get_actions_detail(request, object_id)
+            if item.method.original_function_name not in hidden
+        ]
+
+    @action(description="New key", icon="key", url_path="new-key", permissions=["operate"])
+    def new_key(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
+        return _add_page("apikey", object_id)
+
+    @action(description="Grant a lane", icon="verified_user", url_path="grant", permissions=["operate"])
+    def grant(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
+        return _add_page("entitlement", object_id)
+
+    @action(description="Add a member", icon="person_add", url_path="add-member", permissions=["operate"])
+    def add_member(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
+        return _add_page("membership", object_id)
+
+    @action(
+        description="Close",
+        icon="block",
+        url_path="close",
+        permissions=["operate"],
+        variant=ActionVariant.DANGER,
+    )
+    def close(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        tenant = self.object_or_404(request, object_id)
+        question = Question(
+            title=f"Close {tenant}?",
+            meaning=[
+                "Its keys and members are refused from this moment on, and what it runs is cancelled within a second.",
+                "Nothing is deleted: usage and audit stay, and reopening it brings everything back.",
+            ],
+            submit="Close the tenant",
+            danger=True,
+        )
+
+        def close(values: dict[str, Any]) -> str:
+            tenants.close(tenant=tenant, actor=actor_of(request))
+            return f"{tenant} is closed."
+
+        return self.ask(request, tenant, question, close)
+
+    @action(description="Reopen", icon="lock_open", url_path="reopen", permissions=["operate"])
+    def reopen(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        tenant = self.object_or_404(request, object_id)
+        question = Question(
+            title=f"Reopen {tenant}?",
+            meaning=["Its members, and its keys that were neither revoked nor have expired, work again."],
+            submit="Reopen the tenant",
+        )
+
+        def reopen(values: dict[str, Any]) -> str:
+            tenants.reopen(tenant=tenant, actor=actor_of(request))
+            return f"{tenant} is open again."
+
+        return self.ask(request, tenant, question, reopen)
+
+
+def _count_of(rows: QuerySet[Any]) -> Coalesce:
+    """How many of ``rows`` each tenant has. A subquery: two joined counts would multiply."""
+    of_tenant = rows.filter(tenant=OuterRef("pk")).order_by().values("tenant")
+    return Coalesce(Subquery(of_tenant.annotate(n=Count("pk")).values("n")), 0)
+
+
+def _add_page(model: str, tenant_id: str) -> HttpResponseRedirect:
+    return HttpResponseRedirect(f"{reverse(f'admin:accounts_{model}_add')}?tenant={tenant_id}")

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from unfold.decorators import display
+
+from accounts.admin.base import RecordAdmin
+from accounts.admin.filters import generation_id_in
+from accounts.formatting import EMPTY, ago, code, exactly, number
+from accounts.models import ApiKey, LedgerEntry, Tenant, UsageRollup
+
+
+class _TenantNames:
+    """Names for the rows of one page, which carry ids only."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        tenants = Tenant.objects.in_bulk({row.tenant_id for row in rows})
+        keys = ApiKey.objects.in_bulk({row.api_key_id for row in rows if row.api_key_id})
+        for row in rows:
+            row.tenant = tenants.get(row.tenant_id)
+            row.api_key = keys.get(row.api_key_id)
+
+
+class _NamedRecordAdmin(RecordAdmin):
+    sortable_by = ()
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        page = super().get_changelist_instance(request)
+        page.result_list = list(page.result_list)
+        _TenantNames(page.result_list)
+        return page
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        row = super().get_object(request, object_id, from_field)
+        if row is not None:
+            _TenantNames([row])
+        return row
+
+    @display(description="Tenant")
+    def tenant_name(self, row: Any) -> str:
+        return str(row.tenant or row.tenant_id)
+
+    @display(description="API key")
+    def key_name(self, row: Any) -> str:
+        return str(row.api_key or (row.api_key_id or EMPTY))
+
+    @display(description="Prompt")
+    def prompt(self, row: Any) -> str:
+        return number(row.prompt_tokens)
+
+    @display(description="of it cached")
+    def cached(self, row: Any) -> str:
+        return number(row.cached_tokens)
+
+    @display(description="Answer")
+    def completion(self, row: Any) -> str:
+        return number(row.completion_tokens)
+
+
+class TenantIdFilter(admin.SimpleListFilter):
+    title = "tenant"
+    parameter_name = "tenant_id"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(pk), name) for pk, name in Tenant.objects.values_list("id", "name")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(tenant_id=self.value()) if self.value() else queryset
+
+
+@admin.register(LedgerEntry)
+class LedgerEntryAdmin(_NamedRecordAdmin):
+    list_display = (
+        "generation",
+        "tenant_name",
+        "key_name",
+        "model",
+        "lane",
+        "prompt",
+        "cached",
+        "completion",
+        "when",
+    )
+    list_display_links = ("generation",)
+    list_filter = (TenantIdFilter, "lane", "settled_at")
+    search_fields = ("model",)
+    search_help_text = "By generation id (gen_…) or model"
+    fieldsets = (
+        (
+            "What it used",
+            {
+                "fields": ("generation", "model", "lane", "prompt", "cached", "completion"),
+                "description": "Tokens, written once, in the transaction that ended the generation. Every other view "
+                "of usage is a sum of these.",
+            },
+        ),
+        ("Whose", {"fields": ("tenant_name", "key_name", "exact_time")}),
+    )
+    readonly_fields = (
+        "generation",
+        "tenant_name",
+        "key_name",
+        "prompt",
+        "cached",
+        "completion",
+        "exact_time",
+    )
+
+    @display(description="Generation")
+    def generation(self, entry: LedgerEntry) -> str:
+        return code(f"gen_{entry.generation_id.hex}")
+
+    @display(description="Settled")
+    def when(self, entry: LedgerEntry) -> str:
+        return ago(entry.settled_at)
+
+    @display(description="Settled")
+    def exact_time(self, entry: LedgerEntry) -> str:
+        return exactly(entry.settled_at)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        generation_id = generation_id_in(search_term)
+        if generation_id is not None:
+            return queryset.filter(generation_id=generation_id), False
+        found: tuple[QuerySet[Any], bool] = super().get_search_results(request, queryset, search_term)
+        return found
+
+
+@admin.register(UsageRollup)
+class UsageRollupAdmin(_NamedRecordAdmin):
+    list_display = (
+        "hour_column",
+        "tenant_name",
+        "key_name",
+        "model",
+        "lane",
+        "generation_count",
+        "prompt",
+        "cached",
+        "completion",
+    )
+    list_display_links = ("hour_column",)
+    list_filter = (TenantIdFilter, "lane", "hour")
+    search_fields = ("model",)
+    search_help_text = "By model"
+    fieldsets = (
+        (
+            "One hour's use",
+            {
+                "fields": (
+                    "hour_column",
+                    "model",
+                    "lane",
+                    "generation_count",
+                    "prompt",
+                    "cached",
+                    "completion",
+                ),
+                "description": "Summed from the ledger about once a minute; can be made anew from it at any time.",
+            },
+        ),
+        ("Whose", {"fields": ("tenant_name", "key_name")}),
+    )
+    readonly_fields = (
+        "hour_column",
+        "tenant_name",
+        "key_name",
+        "generation_count",
+        "prompt",
+        "cached",
+        "completion",
+    )
+
+    @display(description="Hour from")
+    def hour_column(self, rollup: UsageRollup) -> str:
+        return exactly(rollup.hour)
+
+    @display(description="Generations")
+    def generation_count(self, rollup: UsageRollup) -> str:
+        return number(rollup.generations)

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.auth.models import Group
+from django.db.models import Prefetch, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+
+from accounts import users
+from accounts.actors import actor_of
+from accounts.admin.base import LookInline, Question, ShownOnce, SiteModelAdmin
+from accounts.formatting import EMPTY, ago
+from accounts.models import Membership, User
+
+# Rights in the admin are two flags of a user; tenants have roles. There is no third system beside them.
+admin.site.unregister(Group)
+
+
+class MembershipsOfUser(LookInline):
+    model = Membership
+    verbose_name_plural = "memberships"
+    fields = readonly_fields = ("tenant", "role", "since", "ended")
+
+    @display(description="Since")
+    def since(self, membership: Membership) -> str:
+        return ago(membership.created_at)
+
+    @display(description="Ended")
+    def ended(self, membership: Membership) -> str:
+        return ago(membership.ended_at)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.select_related("tenant", "user").order_by("ended_at", "tenant__name")
+
+
+@admin.register(User)
+class UserAdmin(SiteModelAdmin):
+    may_add = may_change = True
+    list_display = ("person", "rights", "tenants", "state", "signed_in")
+    list_display_links = ("person",)
+    list_filter = ("is_active", "is_superuser", "is_staff", "last_login")
+    search_fields = ("username", "email")
+    search_help_text = "By user name or e-mail address"
+    inlines = (MembershipsOfUser,)
+    actions_detail = ("new_password", "close", "reopen")
+    add_fieldsets = (
+        (
+            None,
+            {
+                "description": "A person who signs in with a password. They get a one-time password, shown right "
+                "after this page, and choose their own at the first log-in.",
+                "fields": ("username", "email"),
+            },
+        ),
+        ("In the admin", {"fields": ("is_staff", "is_superuser")}),
+    )
+    fieldsets = (
+        (None, {"fields": ("username", "email", "state")}),
+        (
+            "In the admin",
+            {
+                "fields": ("is_staff", "is_superuser"),
+                "description": "What a person may do in a tenant is their role there.",
+            },
+        ),
+        ("Its life", {"fields": ("date_joined", "last_login", "must_change_password")}),
+    )
+    readonly_fields = ("state", "date_joined", "last_login", "must_change_password")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        live = Membership.objects.filter(ended_at=None).select_related("tenant").order_by("tenant__name")
+        return rows.prefetch_related(Prefetch("memberships", live, to_attr="live_memberships"))
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        formfield = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name == "is_staff":
+            formfield.label, formfield.help_text = "May look", "May open the admin and see everything in it."
+        if db_field.name == "is_superuser":
+            formfield.label, formfield.help_text = "Operator", "May change everything: runs the platform."
+        return formfield
+
+    @display(description="User", header=True, ordering="username")
+    def person(self, user: User) -> list[str]:
+        return [user.get_username(), user.email]
+
+    @display(description="In the admin", label={"Operator": "primary", "May look": "info"})
+    def rights(self, user: User) -> str:
+        return "Operator" if user.is_superuser else "May look" if user.is_staff else ""
+
+    @display(description="Tenants")
+    def tenants(self, user: Any) -> str:
+        return (
+            ", ".join(
+                f"{one.tenant.name} ({one.get_role_display().lower()})" for one in user.live_memberships
+            )
+            or EMPTY
+        )
+
+    @display(description="State", label={"Open": "success", "Password due": "info", "Closed": "warning"})
+    def state(self, user: User) -> str:
+        if not user.is_active:
+            return "Closed"
+        return "Password due" if user.must_change_password else "Open"
+
+    @display(description="Last log-in", ordering="last_login")
+    def signed_in(self, user: User) -> str:
+        return ago(user.last_login, never="never")
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> tuple[Any, ...]:
+        return self.inlines if obj is not None else ()
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        names = ("username", "email", "is_staff", "is_superuser")
+        values = {name: form.cleaned_data[name] for name in names}
+        if change:
+            users.change(user=obj, **values, actor=actor_of(request))
+            return
+        issued = users.create(**values, actor=actor_of(request))
+        obj.pk = issued.user.pk
+        obj.issued = issued
+
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        return self._show(request, obj.issued)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
+        user = self.get_object(request, object_id)
+        if user is None:
+            return []
+        hidden = {"reopen"} if user.is_active else {"new_password", "close"}
+        return [
+            item
+            for item in super().get_actions_detail(request, object_id)
+            if item.method.original_function_name not in hidden
+        ]
+
+    @action(
+        description="New one-time password", icon="lock_reset", url_path="password", permissions=["operate"]
+    )
+    def new_password(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        user = self.object_or_404(request, object_id)
+        question = Question(
+            title=f"Give {user} a new one-time password?",
+            meaning=[
+                "Their present password and every session of theirs end now.",
+                "The new password opens nothing but the page where they choose their own.",
+            ],
+            submit="Make and show the password",
+            danger=True,
+        )
+
+        def reset(values: dict[str, Any]) -> HttpResponse:
+            return self._show(request, users.issue_one_time_password(user=user, actor=actor_of(request)))
+
+        return self.ask(request, user, question, reset)
+
+    @action(
+        description="Close",
+        icon="person_off",
+        url_path="close",
+        permissions=["operate"],
+        variant=ActionVariant.DANGER,
+    )
+    def close(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        user = self.object_or_404(request, object_id)
+        question = Question(
+            title=f"Close {user}'s account?",
+            meaning=[
+                "Their sessions end, they cannot sign in, and what they run is cancelled within a second.",
+                "Nothing is deleted: the audit names them, and the account can be reopened.",
+            ],
+            submit="Close the account",
+            danger=True,
+        )
+
+        def close(values: dict[str, Any]) -> str:
+            users.close(user=user, actor=actor_of(request))
+            return f"{user}'s account is closed."
+
+        return self.ask(request, user, question, close)
+
+    @action(description="Reopen", icon="lock_open", url_path="reopen", permissions=["operate"])
+    def reopen(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        user = self.object_or_404(request, object_id)
+        question = Question(
+            title=f"Reopen {user}'s account?",
+            meaning=["They can sign in again, and have the roles that they had."],
+            submit="Reopen the account",
+        )
+
+        def reopen(values: dict[str, Any]) -> str:
+            users.reopen(user=user, actor=actor_of(request))
+            return f"{user}'s account is open again."
+
+        return self.ask(request, user, question, reopen)
+
+    def _show(self, request: HttpRequest, issued: users.IssuedPassword) -> HttpResponse:
+        return self.show_once(
+            request,
+            ShownOnce(
+                title="The one-time password is ready",
+                secret=issued.password,
+                name=f"For {issued.user}",
+                meaning=[
+                    "This is the only time that it is shown. Hand it over in person or over a channel you trust.",
+                    "It opens nothing but the page where they choose their own.",
+                ],
+                next_url=self.url_of(issued.user),
+                next_title="I have handed it over",
+            ),
+        )

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils import timezone
+from unfold.decorators import display
+
+from accounts.admin.base import RecordAdmin
+from accounts.formatting import EMPTY, ago, exactly, link
+from inference.admin.now import WorkerState, living, state_of
+from inference.models import Worker
+
+
+class StoppedFilter(admin.SimpleListFilter):
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("live", "Not stopped"), ("stopped", "Stopped")]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        return queryset.filter(stopped_at__isnull=self.value() == "live") if self.value() else queryset
+
+
+@admin.register(Worker)
+class WorkerAdmin(RecordAdmin):
+    list_display = ("named", "state", "load", "model_link", "device", "started", "seen")
+    list_display_links = ("named",)
+    list_filter = (StoppedFilter, ("model", admin.RelatedOnlyFieldListFilter), "hostname", "started_at")
+    list_select_related = ("model",)
+    search_fields = ("hostname", "pid", "model__name")
+    search_help_text = "By host, process id or model"
+    sortable_by = ()
+    fieldsets = (
+        (
+            "Now",
+            {
+                "fields": ("state", "load", "progress"),
+                "description": "From its heartbeat, which it sends about once a second.",
+            },
+        ),
+        ("What it is", {"fields": ("hostname", "pid", "model_link", "device", "blas")}),
+        ("Its life", {"fields": ("started_exactly", "seen_exactly", "stopped_exactly")}),
+    )
+    readonly_fields = (
+        "state",
+        "load",
+        "progress",
+        "model_link",
+        "started_exactly",
+        "seen_exactly",
+        "stopped_exactly",
+    )
+
+    @display(description="Worker", header=True)
+    def named(self, worker: Worker) -> list[str]:
+        return [worker.hostname, f"process {worker.pid}"]
+
+    @display(
+        description="State",
+        label={
+            "serving": "success",
+            "idle": "success",
+            "starting": "info",
+            "draining": "info",
+            "stuck": "danger",
+            "silent": "danger",
+        },
+    )
+    def state(self, worker: Any) -> str:
+        if worker.heartbeat is not None:
+            return state_of(worker.heartbeat, timezone.now().timestamp()).value
+        return (WorkerState.STOPPED if worker.stopped_at else WorkerState.SILENT).value
+
+    @display(description="Slots taken")
+    def load(self, worker: Any) -> str:
+        beat = worker.heartbeat
+        return f"{beat.decoding + beat.prefilling} of {beat.slots}" if beat else EMPTY
+
+    @display(description="Last progress")
+    def progress(self, worker: Any) -> str:
+        if worker.heartbeat is None:
+            return EMPTY
+        age = max(0.0, timezone.now().timestamp() - worker.heartbeat.progressed_at)
+        return (
+            f"{age:.1f} s ago; {worker.heartbeat.decoding} decoding, {worker.heartbeat.prefilling} in prefill"
+        )
+
+    @display(description="Model")
+    def model_link(self, worker: Worker) -> str:
+        return link(worker.model)
+
+    @display(description="Started")
+    def started(self, worker: Worker) -> str:
+        return ago(worker.started_at)
+
+    @display(description="Last seen")
+    def seen(self, worker: Worker) -> str:
+        return ago(worker.stopped_at or worker.last_seen_at)
+
+    @display(description="Started")
+    def started_exactly(self, worker: Worker) -> str:
+        return exactly(worker.started_at)
+
+    @display(description="Last seen (to some seconds)")
+    def seen_exactly(self, worker: Worker) -> str:
+        return exactly(worker.last_seen_at)
+
+    @display(description="Stopped")
+    def stopped_exactly(self, worker: Worker) -> str:
+        return exactly(worker.stopped_at) if worker.stopped_at else EMPTY
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        page = super().get_changelist_instance(request)
+        page.result_list = list(page.result_list)
+        _attach_heartbeats(page.result_list)
+        return page
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        worker = super().get_object(request, object_id, from_field)
+        if worker is not None:
+            _attach_heartbeats([worker])
+        return worker
+
+
+def _attach_heartbeats(workers: list[Any]) -> None:
+    beats = {beat.worker: beat for beat in living() or ()}
+    for worker in workers:
+        worker.heartbeat = beats.get(worker.id.hex)

@@ -1,0 +1,93 @@
+"""The admin's site: one way in, one scope, one content security policy, and a landing page that shows what runs now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from csp.decorators import csp_replace
+from django.conf import settings
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.template.response import SimpleTemplateResponse, TemplateResponse
+from django.urls import reverse
+from unfold.sites import UnfoldAdminSite
+
+from accounts.models import User
+from accounts.tenancy import every_tenant
+from signalbox.pages import SignOut
+
+View = Callable[..., HttpResponseBase]
+
+#: Rows that a search lists at most.
+_MOST_RESULTS = 50
+
+
+class SignalboxAdminSite(UnfoldAdminSite):  # type: ignore[misc]
+    """For staff: operators (superusers) may change what the domain's verbs allow, other staff may look."""
+
+    site_title = site_header = "Signalbox"
+    index_title = "Now"
+    index_template = "admin/now.html"
+
+    def admin_view(self, view: View, cacheable: bool = False) -> View:
+        """``view`` for staff with a password of their own, where every tenant's rows may be seen."""
+
+        @wraps(view)
+        def scoped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            if isinstance(request.user, User) and request.user.must_change_password:
+                return redirect("password")
+            with every_tenant("staff see the whole installation in the admin"):
+                response = view(request, *args, **kwargs)
+                # Templates query too, and would otherwise be rendered after the scope has ended.
+                if isinstance(response, SimpleTemplateResponse) and not response.is_rendered:
+                    response.render()
+            return response
+
+        guarded: View = super().admin_view(scoped, cacheable)
+        return csp_replace(settings.ADMIN_CONTENT_SECURITY_POLICY)(guarded)
+
+    def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """There is one page to sign in. Who is signed in and may not enter is told so, not asked again."""
+        if request.user.is_authenticated and not self.has_permission(request):
+            raise PermissionDenied
+        index = reverse(f"{self.name}:index")
+        if request.user.is_authenticated:
+            return redirect(index)
+        return redirect_to_login(request.GET.get("next", index), reverse("login"))
+
+    def logout(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
+        """The site's own sign-out, which also ends the user's chat sockets."""
+        return SignOut.as_view()(request)
+
+    def password_change(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The site's own page, which goes through ``accounts.users``."""
+        return redirect("password")
+
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
+        """What is running now; the page asks for its changing part again and again while it is looked at."""
+        response: TemplateResponse = super().index(request, extra_context)
+        if request.headers.get("HX-Request"):
+            response.template_name = "admin/now_panels.html"
+        return response
+
+    def search(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Pages and rows by name. Answers are not cached: they show rows, and the cache holds plain values only."""
+        term = request.GET.get("s", "").strip().lower()
+        if not term:
+            return HttpResponse()
+        apps = self.get_app_list(request)
+        rows = self._search_models(request, apps, term)[:_MOST_RESULTS]
+        found = Paginator([*self._search_apps(apps, term), *rows], per_page=10 * _MOST_RESULTS)
+        return TemplateResponse(
+            request,
+            "unfold/helpers/command_results.html",
+            {"page_obj": found, "results": found.page(1), "page_counter": 0, "execution_time": 0},
+            headers={"HX-Trigger": "search"},
+        )
