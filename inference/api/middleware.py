@@ -8,15 +8,16 @@ from http import HTTPStatus
 from typing import Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.core.exceptions import DisallowedHost
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
+from django.views.decorators.csrf import csrf_exempt
 
 from inference.api.errors import as_api_error, error_of_status
 
 _PREFIX: Final = "/v1"
 
 
+@csrf_exempt
 async def unknown_url(request: HttpRequest) -> HttpResponseBase:
     """The view of every URL below ``/v1`` that is no endpoint's."""
     return as_api_error(Http404()).response()
@@ -39,11 +40,11 @@ class ApiMiddleware:
             return await self.get_response(request)
         started = time.monotonic()
         try:
+            # Here, so that a foreign host is not answered with a page of the site.
             request.get_host()
-        except DisallowedHost as error:
-            response: HttpResponseBase = as_api_error(error).response()
-        else:
             response = await self.get_response(request)
+        except Exception as error:  # noqa: BLE001 — as_api_error logs what nobody foresaw
+            response = as_api_error(error).response()
         if response.status_code >= HTTPStatus.BAD_REQUEST and not hasattr(response, "signalbox_api_answer"):
             response = error_of_status(response.status_code).response()
         response["openai-processing-ms"] = str(round((time.monotonic() - started) * 1000))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -52,3 +53,12 @@ async def api(key: str, model: LanguageModel) -> AsyncIterator[AsgiClient]:
 def hand(valkey: redis.Redis, model: LanguageModel) -> Hand:
     """The worker's hand of ``model``."""
     return Hand(valkey, model.name)
+
+
+@pytest.fixture
+def plain_static(settings: Any) -> None:
+    """Pages of the site without collected static files."""
+    settings.STORAGES = {
+        **settings.STORAGES,
+        "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    }

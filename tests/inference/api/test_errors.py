@@ -59,7 +59,7 @@ async def test_c6_an_unknown_path_is_404_in_the_error_shape(api: AsgiClient, met
     assert_error(await api.request(method, path), 404, "unknown_url")
 
 
-async def test_what_lies_beside_v1_is_left_alone(api: AsgiClient) -> None:
+async def test_what_lies_beside_v1_is_left_alone(api: AsgiClient, plain_static: None) -> None:
     answer = await api.get("/v1beta/models")
     assert answer.status == 404
     assert "text/html" in answer.headers["content-type"]

@@ -99,12 +99,8 @@ async def test_the_description_is_served_to_everybody(api: AsgiClient) -> None:
 
 @pytest.mark.django_db(transaction=True)
 async def test_the_documentation_page_asks_no_third_party_and_needs_no_inline_script(
-    api: AsgiClient, settings: Any
+    api: AsgiClient, plain_static: None
 ) -> None:
-    settings.STORAGES = {
-        **settings.STORAGES,
-        "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
-    }
     page = await AsgiClient().get("/api/docs/")
     script = await AsgiClient().get("/api/docs/?script=")
     assert page.status == script.status == 200

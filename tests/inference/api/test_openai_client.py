@@ -1,0 +1,226 @@
+"""OpenAI's own client against the running product: web server, Valkey, worker and the tiny model, in processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from openai.types.chat import ChatCompletion
+
+from tests.fixtures.live_stack import LiveStack
+
+QUESTION: list[Any] = [{"role": "user", "content": "Who was given priority?"}]
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
+
+
+@pytest.fixture
+def client(live_stack: LiveStack) -> Iterator[OpenAI]:
+    with OpenAI(api_key=live_stack.api_key, base_url=live_stack.openai_url, max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture
+async def async_client(live_stack: LiveStack) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(api_key=live_stack.api_key, base_url=live_stack.openai_url, max_retries=0) as made:
+        yield made
+
+
+def ask(client: OpenAI, content: str = "Hello", **options: Any) -> ChatCompletion:
+    return client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": content}], **{**GREEDY, **options}
+    )
+
+
+def test_models_are_listed_and_found(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "signalbox"
+
+
+def test_a_chat_is_the_same_whole_and_streamed(client: OpenAI) -> None:
+    whole = client.chat.completions.create(model="tiny", messages=QUESTION, **GREEDY)
+    assert whole.id.startswith("chatcmpl-")
+    assert whole.object == "chat.completion"
+    assert whole.choices[0].message.role == "assistant"
+    assert whole.choices[0].finish_reason == "length"
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 24
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + 24
+    assert whole.service_tier == "default"
+
+    chunks = list(
+        client.chat.completions.create(
+            model="tiny", messages=QUESTION, stream=True, stream_options={"include_usage": True}, **GREEDY
+        )
+    )
+    *parts, usage = chunks
+    text = "".join(part.choices[0].delta.content or "" for part in parts)
+    assert text == whole.choices[0].message.content
+    assert parts[0].choices[0].delta.role == "assistant"
+    assert parts[-1].choices[0].finish_reason == "length"
+    assert usage.choices == []
+    assert usage.usage == whole.usage
+
+
+def test_the_clients_own_stream_helper_collects_the_answer(client: OpenAI) -> None:
+    text = ask(client).choices[0].message.content or ""
+    # The helper takes an answer that was cut at its length for an error.
+    whole = ask(client, stop=text[10:14])
+    with client.chat.completions.stream(
+        model="tiny", messages=[{"role": "user", "content": "Hello"}], stop=text[10:14], **GREEDY
+    ) as stream:
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == whole.choices[0].message.content
+
+
+def test_an_answer_can_be_given_back_as_history(client: OpenAI) -> None:
+    first = ask(client)
+    history: list[Any] = [
+        {"role": "user", "content": "Hello"},
+        first.choices[0].message,
+        {"role": "user", "content": "And then?"},
+    ]
+    second = client.chat.completions.create(model="tiny", messages=history, **GREEDY)
+    assert second.choices[0].message.content
+    assert second.usage is not None
+    assert first.usage is not None
+    assert second.usage.prompt_tokens > first.usage.total_tokens
+
+
+def test_a_completion_is_the_same_whole_and_streamed(client: OpenAI) -> None:
+    whole = client.completions.create(model="tiny", prompt="The signal box", **GREEDY)
+    assert whole.id.startswith("cmpl-")
+    assert whole.object == "text_completion"
+    streamed = client.completions.create(model="tiny", prompt=["The signal box"], stream=True, **GREEDY)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
+
+
+def test_a_seed_gives_the_same_answer_and_another_seed_another(client: OpenAI) -> None:
+    options = {"temperature": 1.5, "max_tokens": 24}
+    first, same, other = (ask(client, seed=seed, **options) for seed in (7, 7, 8))
+    assert first.choices[0].message.content == same.choices[0].message.content
+    assert first.choices[0].message.content != other.choices[0].message.content
+
+
+def test_s6_a_stop_string_ends_the_answer_and_is_not_part_of_it(client: OpenAI) -> None:
+    text = ask(client).choices[0].message.content
+    assert text
+    for length in (1, 3, 7):
+        stop = text[5 : 5 + length]
+        whole = ask(client, stop=[stop, "never to be seen"])
+        assert whole.choices[0].finish_reason == "stop"
+        assert whole.choices[0].message.content == text[: text.index(stop)]
+        streamed = client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "Hello"}], stop=stop, stream=True, **GREEDY
+        )
+        joined = "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
+        assert joined == whole.choices[0].message.content
+
+
+def test_c1_parallel_answers_are_each_what_they_are_alone(client: OpenAI) -> None:
+    """32 at once, each with its own marker word; the tiny model may not say the word, so the answers are compared."""
+    questions = [
+        f"Marker {number} {word}: what follows?" for number, word in enumerate(["tick", "lane"] * 16)
+    ]
+    alone = [ask(client, question).choices[0].message.content for question in questions]
+    assert len(set(alone)) > len(alone) // 2
+    with ThreadPoolExecutor(len(questions)) as pool:
+        together = [
+            answer.choices[0].message.content
+            for answer in pool.map(lambda question: ask(client, question), questions)
+        ]
+    assert together == alone
+
+
+async def test_async_streams_run_side_by_side(async_client: AsyncOpenAI) -> None:
+    async def stream(content: str) -> str:
+        chunks = await async_client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": content}], stream=True, **GREEDY
+        )
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+
+    async def whole(content: str) -> str:
+        answer = await async_client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": content}], **GREEDY
+        )
+        return answer.choices[0].message.content or ""
+
+    questions = [f"Question {number}" for number in range(8)]
+    streamed = await asyncio.gather(*(stream(question) for question in questions))
+    assert streamed == await asyncio.gather(*(whole(question) for question in questions))
+
+
+def test_errors_are_the_clients_own_exceptions(client: OpenAI, live_stack: LiveStack) -> None:
+    with pytest.raises(openai.BadRequestError) as bad:
+        ask(client, temperature=3)
+    assert (bad.value.code, bad.value.param, bad.value.type) == (
+        "invalid_value",
+        "temperature",
+        "invalid_request_error",
+    )
+    assert bad.value.request_id
+    assert bad.value.request_id.startswith("req_")
+
+    with pytest.raises(openai.BadRequestError) as too_long:
+        ask(client, "0 1 2 3 " * 300)
+    assert too_long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as too_long_streamed:
+        ask(client, "0 1 2 3 " * 300, stream=True)
+    assert too_long_streamed.value.body == too_long.value.body
+
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="other", messages=QUESTION)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.AuthenticationError) as wrong:
+        ask(client.with_options(api_key="sb_wrong"))
+    assert wrong.value.code == "invalid_api_key"
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="tiny", input="x")
+    with pytest.raises(openai.BadRequestError) as unsupported:
+        ask(client, n=2)
+    assert (unsupported.value.code, unsupported.value.param) == ("unsupported_parameter", "n")
+
+
+def test_lanes_are_asked_for_in_openais_words(client: OpenAI) -> None:
+    assert ask(client, service_tier="flex").service_tier == "flex"
+    raw = client.chat.completions.with_raw_response.create(
+        model="tiny", messages=QUESTION, service_tier="priority", **GREEDY
+    )
+    assert raw.headers["x-signalbox-lane"] == "high"
+    assert raw.parse().service_tier == "priority"
+
+
+def test_s1_a_client_that_leaves_ends_its_generation(client: OpenAI, live_stack: LiveStack) -> None:
+    with client.chat.completions.with_streaming_response.create(
+        model="tiny", messages=QUESTION, stream=True, temperature=0, max_tokens=400
+    ) as response:
+        generation = response.headers["x-signalbox-generation"]
+        next(response.iter_lines())
+    record = ended(client, generation)
+    assert (record["state"], record["cancel_reason"]) == ("cancelled", "client_disconnected")
+    assert record["usage"]["completion_tokens"] < 400
+
+
+def test_a_generation_is_cancelled_from_outside(client: OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="tiny", messages=QUESTION, stream=True, temperature=0, max_tokens=400
+    )
+    first = next(stream)
+    client.post(f"/generations/{first.id}/cancel", cast_to=object)
+    with pytest.raises(openai.APIError) as cancelled:
+        list(stream)
+    assert cancelled.value.code == "generation_cancelled"
+    assert ended(client, first.id)["cancel_reason"] == "client_requested"
+
+
+def ended(client: OpenAI, generation: str) -> dict[str, Any]:
+    """The generation's record once it has ended."""
+    for _ in range(200):
+        record: dict[str, Any] = client.get(f"/generations/{generation}", cast_to=dict[str, Any])
+        if record["timeline"]["ended_at"] is not None:
+            return record
+    raise AssertionError(f"it did not end: {record}")
