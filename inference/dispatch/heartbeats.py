@@ -8,7 +8,7 @@ from typing import cast
 import redis
 import redis.asyncio
 
-from inference.dispatch import keys
+from inference.dispatch import functions, keys
 from inference.messages import Heartbeat, encode, heartbeat_decoder
 
 #: How long a heartbeat is believed, in seconds.
@@ -19,12 +19,14 @@ _INDEX_TTL_S = 86400.0
 
 def beat(client: redis.Redis, heartbeat: Heartbeat) -> None:
     """Tell that the worker lives, and how it fares."""
-    ttl_ms = round(HEARTBEAT_TTL_S * 1000)
-    with client.pipeline() as pipeline:
-        pipeline.set(keys.heartbeat(heartbeat.worker), encode(heartbeat), px=ttl_ms)
-        pipeline.zadd(keys.WORKERS, {heartbeat.worker: heartbeat.sent_at})
-        pipeline.zremrangebyscore(keys.WORKERS, "-inf", heartbeat.sent_at - _INDEX_TTL_S)
-        pipeline.execute()
+    functions.beat(
+        client,
+        heartbeat.worker,
+        encode(heartbeat),
+        heartbeat.sent_at,
+        round(HEARTBEAT_TTL_S * 1000),
+        _INDEX_TTL_S,
+    )
 
 
 def retire(client: redis.Redis, worker: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 import redis
 import redis.asyncio
 
-from inference.dispatch import keys
+from inference.dispatch import functions, keys
 
 #: Longest life of a presence key, in seconds.
 _LONGEST_TTL_S = 15.0
@@ -25,18 +25,12 @@ def ttl_s(grace_s: float) -> float:
 
 def refresh(client: redis.Redis, generations: Collection[str], grace_s: float) -> None:
     """Say that ``generations`` are being read."""
-    with client.pipeline(transaction=False) as pipeline:
-        for generation in generations:
-            pipeline.set(keys.presence(generation), 1, px=round(ttl_s(grace_s) * 1000))
-        pipeline.execute()
+    functions.attend(client, round(ttl_s(grace_s) * 1000), *generations)
 
 
 async def arefresh(client: redis.asyncio.Redis, generations: Collection[str], grace_s: float) -> None:
     """``refresh`` for event loops."""
-    async with client.pipeline(transaction=False) as pipeline:
-        for generation in generations:
-            pipeline.set(keys.presence(generation), 1, px=round(ttl_s(grace_s) * 1000))
-        await pipeline.execute()
+    await functions.attend.acall(client, round(ttl_s(grace_s) * 1000), *generations)
 
 
 def absent(client: redis.Redis, generations: Collection[str]) -> set[str]:

@@ -1,6 +1,7 @@
 -- Names of the keys, as in keys.py: put before every function. `docs/dispatch.md` tells what each holds.
 
 local STREAM = 'dispatch:stream'
+local WORKERS = 'dispatch:workers'
 
 local function generation_key(generation) return 'dispatch:generation:' .. generation end
 local function log_key(generation) return 'dispatch:log:' .. generation end
@@ -20,3 +21,4 @@ local function finishes_key(model, rank) return 'dispatch:finishes:' .. model ..
 local function fifo_key(model, rank, tenant) return 'dispatch:fifo:' .. model .. ':' .. rank .. ':' .. tenant end
 
 local function cancels_key(worker) return 'dispatch:cancels:' .. worker end
+local function heartbeat_key(worker) return 'dispatch:heartbeat:' .. worker end

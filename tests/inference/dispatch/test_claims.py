@@ -78,6 +78,30 @@ def test_weight_buys_a_larger_share(queue: DispatchQueue, valkey: redis.Redis) -
     assert Counter(served) == {"double": 4, "single": 2}
 
 
+def test_a_tenant_that_comes_back_after_a_pause_has_no_arrears(
+    queue: DispatchQueue, valkey: redis.Redis
+) -> None:
+    for tenant in ("paused", *["busy"] * 6):
+        queue.enqueue(make_task(tenant=tenant))
+    claimed_order(valkey)
+    for tenant in ["paused"] * 4 + ["busy"] * 4:
+        queue.enqueue(make_task(tenant=tenant))
+    served = [task.tenant for task in claimed_order(valkey)]
+    assert served == ["paused", "paused", "busy", "paused", "busy", "paused", "busy", "busy"]
+
+
+def test_what_is_given_back_is_not_forfeited_when_others_are_served(
+    queue: DispatchQueue, valkey: redis.Redis
+) -> None:
+    for tenant in ["long"] * 4 + ["short"] * 4:
+        queue.enqueue(make_task(tenant=tenant, prompt_tokens=1, max_tokens=99))
+    first = [claim(valkey) for _ in range(4)]
+    assert [one.task.tenant for one in first] == ["long", "short", "long", "short"]
+    for one in first[1::2]:
+        claims.acknowledge(valkey, one.task.generation, 1, unused_tokens=99)
+    assert [task.tenant for task in claimed_order(valkey)] == ["short", "short", "long", "long"]
+
+
 def test_a_tenants_own_generations_are_served_in_order(queue: DispatchQueue, valkey: redis.Redis) -> None:
     tasks = [make_task() for _ in range(5)]
     for task in tasks:

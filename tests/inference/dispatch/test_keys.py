@@ -14,14 +14,16 @@ def test_python_and_lua_name_the_same_keys(valkey: redis.Redis) -> None:
     named = valkey.eval(
         prelude
         + """
-        return {STREAM, generation_key('g'), log_key('g'), presence_key('g'), ledger_key(ARGV[1]),
-          places_key(ARGV[1]), ranks_key(ARGV[1]), queue_key(ARGV[1], 2), wake_channel(ARGV[1])}
+        return {STREAM, WORKERS, heartbeat_key('w'), generation_key('g'), log_key('g'), presence_key('g'),
+          ledger_key(ARGV[1]), places_key(ARGV[1]), ranks_key(ARGV[1]), queue_key(ARGV[1], 2), wake_channel(ARGV[1])}
         """,
         0,
         MODEL,
     )
     assert [name.decode() for name in named] == [
         keys.STREAM,
+        keys.WORKERS,
+        keys.heartbeat("w"),
         keys.generation("g"),
         keys.log("g"),
         keys.presence("g"),

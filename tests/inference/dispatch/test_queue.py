@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import redis
 
-from inference.dispatch import claims, keys, publishing
+from inference.dispatch import claims, keys, presence, publishing
 from inference.dispatch.queue import PLACE_TTL_S, DispatchQueue
 from inference.dispatch.wake import WakeListener
 from inference.messages import CancelReason
-from tests.inference.dispatch.conftest import MODEL, end, make_task, wait_until
+from tests.inference.dispatch.conftest import MODEL, delta, end, make_task, wait_until
 
 
 def test_exactly_limit_places_are_given(queue: DispatchQueue) -> None:
@@ -150,6 +150,33 @@ def test_memory_pressure_is_the_used_share_of_the_limit(queue: DispatchQueue, va
         assert queue.memory_pressure() == 0.0
         valkey.config_set("maxmemory", 2 * int(valkey.info("memory")["used_memory"]))
         assert queue.memory_pressure() == pytest.approx(0.5, abs=0.05)
+    finally:
+        valkey.config_set("maxmemory", limit)
+
+
+def test_beyond_the_memory_limit_nothing_new_comes_in_and_what_runs_still_ends(
+    queue: DispatchQueue, valkey: redis.Redis
+) -> None:
+    running, waiting = make_task(), make_task()
+    queue.enqueue(running)
+    queue.enqueue(waiting)
+    claims.claim(valkey, "worker", MODEL, 30)
+    limit = valkey.config_get("maxmemory")["maxmemory"]
+    try:
+        valkey.config_set("maxmemory", 1)
+        for let_in in (
+            lambda: queue.take_place(MODEL, make_task().generation, 10),
+            lambda: queue.enqueue(make_task()),
+        ):
+            with pytest.raises(redis.exceptions.OutOfMemoryError):
+                let_in()
+        presence.refresh(valkey, [running.generation], 60)
+        assert claims.renew(valkey, "worker", {running.generation: 1}, 30) == set()
+        tick = [(running.generation, 1, delta(1)), (running.generation, 1, end(2))]
+        assert publishing.publish(valkey, "worker", tick).refused == set()
+        assert claims.acknowledge(valkey, running.generation, 1, 0)
+        epoch = queue.withdraw(waiting.generation, CancelReason.CLIENT_REQUESTED).epoch
+        assert publishing.append_end(valkey, waiting.generation, epoch, end(1, epoch))
     finally:
         valkey.config_set("maxmemory", limit)
 
