@@ -13,6 +13,9 @@ from mlx_lm.utils import load_model
 
 from inference.engine.preparation.problems import PreparationError, Problem
 
+#: Characters of mlx-lm's own words in a refusal.
+_SHOWN = 200
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -45,9 +48,10 @@ def mlx_refusals(name: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, NotImplementedError) as refusal:
-        [first, *_] = str(refusal).strip().splitlines() or [type(refusal).__name__]
+        words = " ".join(str(refusal).split()) or type(refusal).__name__
+        shown = words if len(words) <= _SHOWN else words[:_SHOWN] + "…"
         raise PreparationError(
             Problem.CHECK_FAILED,
-            f"{name} cannot be run by mlx-lm: {first.rstrip('.:')}. Either its files do not fit together, or mlx-lm is "
+            f"{name} cannot be run by mlx-lm: {shown.rstrip('.')}. Either its files do not fit together, or mlx-lm is "
             "too old for it.",
         ) from refusal

@@ -120,7 +120,7 @@ class HubSource:
     def _refusals(self) -> Iterator[None]:
         from huggingface_hub.errors import (
             GatedRepoError,
-            HTTPError,
+            HTTPError,  # type: ignore[attr-defined]  # of the HTTP library that it uses, whichever that is
             LocalEntryNotFoundError,
             RepositoryNotFoundError,
             RevisionNotFoundError,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from django import db
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from accounts.actors import command_actor
@@ -80,8 +81,14 @@ class Command(BaseCommand):
                 self._remove(options["name"], keep_files=options["keep_files"])
         except PreparationError as problem:
             raise CommandError(str(problem)) from problem
+        except (db.OperationalError, db.ProgrammingError) as failure:
+            raise CommandError(
+                f"The database cannot be used ({failure}). If it is new, run `manage.py migrate` first."
+            ) from failure
 
     def _add(self, options: dict[str, Any]) -> None:
+        # Before the long part: a model that cannot be registered need not be prepared.
+        LanguageModel.objects.exists()
         settings = configuration()
         source = options["source"]
         name = options["name"] or default_name(source)
