@@ -12,7 +12,19 @@ from inference.tokenization.stop_strings import StopMatcher
 
 #: Few letters, so that stop strings overlap each other, themselves and the text.
 stop_lists = st.lists(st.text("ab\n", min_size=1, max_size=20), min_size=1, max_size=4)
-texts = st.text("abc\n", max_size=60)
+
+
+@st.composite
+def stops_and_text(draw: st.DrawFn) -> tuple[list[str], str]:
+    """Stop strings, some the end of another, and a text made of pieces of them."""
+    stops = draw(stop_lists)
+    stops += [draw(st.sampled_from(stops))[draw(st.integers(0, 3)) :] or "b" for _ in range(4 - len(stops))]
+    parts = [stop[start:] for stop in stops for start in range(len(stop))]
+    parts += [stop[:end] for stop in stops for end in range(1, len(stop))]
+    text = "".join(draw(st.lists(st.sampled_from(parts) | st.text("abc\n", max_size=3), max_size=8)))
+    return stops, text
+
+
 cuts = st.lists(st.integers(0, 60), max_size=20)
 
 
@@ -30,10 +42,11 @@ def expected(text: str, stops: list[str]) -> tuple[str, bool]:
     return text, False
 
 
-@given(stops=stop_lists, text=texts, cuts=cuts)
+@given(case=stops_and_text(), cuts=cuts)
 def test_streamed_text_ends_before_the_first_complete_stop_string_at_any_cut(
-    stops: list[str], text: str, cuts: list[int]
+    case: tuple[list[str], str], cuts: list[int]
 ) -> None:
+    stops, text = case
     matcher = StopMatcher(stops)
     shown, hit = "", False
     for piece in pieces(text, cuts):
@@ -47,10 +60,11 @@ def test_streamed_text_ends_before_the_first_complete_stop_string_at_any_cut(
     assert not any(stop in shown for stop in stops)
 
 
-@given(stops=stop_lists, text=texts)
+@given(case=stops_and_text())
 def test_only_the_longest_possible_beginning_of_a_stop_string_is_held_back(
-    stops: list[str], text: str
+    case: tuple[list[str], str],
 ) -> None:
+    stops, text = case
     matcher = StopMatcher(stops)
     shown = ""
     for index, character in enumerate(text, start=1):
