@@ -14,7 +14,7 @@ from inference.engine.preparation.checkpoint import CheckpointSource
 from inference.engine.preparation.problems import PreparationError, Problem
 from inference.engine.preparation.progress import Progress
 from inference.engine.preparation.record import Precision
-from inference.engine.preparation.source import Written, require_space
+from inference.engine.preparation.source import Written, hash_file, require_space
 
 HUB_ID = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -84,7 +84,8 @@ class HubSource:
         commit = self._pinned_commit()
         with self._refusals():
             info = HfApi(self._endpoint).model_info(self._repository, revision=commit, files_metadata=True)
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+        listed = {file.rfilename: file for file in info.siblings or ()}
+        sizes = {name: file.size or 0 for name, file in listed.items()}
         wanted = [
             name for name in sizes if any(fnmatch(name, pattern) for pattern in _WANTED) and "/" not in name
         ]
@@ -101,6 +102,13 @@ class HubSource:
                     local_dir=folder,
                     endpoint=self._endpoint,
                     tqdm_class=_reporting(advance),
+                )
+        for name in wanted:
+            if (large := listed[name].lfs) and hash_file(folder / name, lambda amount: None) != large.sha256:
+                (folder / name).unlink()
+                raise PreparationError(
+                    Problem.CORRUPT,
+                    f"{name} of {self._repository} arrived damaged. Try again: it alone is downloaded anew.",
                 )
 
     def _no_weights(self, names: list[str]) -> PreparationError:

@@ -134,7 +134,9 @@ def test_the_same_source_is_prepared_once(gguf_file: Path, models: Path) -> None
 def test_a_name_keeps_its_model(checkpoint: Path, gguf_file: Path, models: Path) -> None:
     prepare(str(gguf_file), models, "tiny", precision="float32")
     for source, precision in ((gguf_file, "native"), (checkpoint, "float32")):
-        with pytest.raises(PreparationError, match=r"tiny is already prepared, from .+ as float32") as refusal:
+        with pytest.raises(
+            PreparationError, match=r"tiny is already prepared, from .+ as float32"
+        ) as refusal:
             prepare(str(source), models, "tiny", precision=precision)
         assert refusal.value.problem is Problem.NAME_TAKEN
     assert remove_prepared(models, "tiny")
