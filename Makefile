@@ -23,7 +23,7 @@ set-up-test:
 check: ## Check style, types, imports, dependencies and generated docs (after a `make test`)
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
-	.venv/bin/lint-imports --no-cache
+	PYTHONPATH=platform .venv/bin/lint-imports --no-cache
 	.venv/bin/deptry . --no-ansi
 	.venv/bin/mypy
 	$(VENV) manage.py makemigrations --check --dry-run

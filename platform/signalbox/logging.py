@@ -8,6 +8,10 @@ from typing import Any, Literal
 import structlog
 
 
+def _has_exception(record: logging.LogRecord) -> bool:
+    return record.exc_info is not None
+
+
 def logging_settings(level: str, format_: Literal["console", "json"]) -> None:
     """Set structlog and the standard library's logging to write the same lines to standard error."""
     shared: list[Any] = [
@@ -28,6 +32,9 @@ def logging_settings(level: str, format_: Literal["console", "json"]) -> None:
         {
             "version": 1,
             "disable_existing_loggers": False,
+            "filters": {
+                "with_exception": {"()": "django.utils.log.CallbackFilter", "callback": _has_exception}
+            },
             "formatters": {
                 "structured": {
                     "()": structlog.stdlib.ProcessorFormatter,
@@ -40,8 +47,8 @@ def logging_settings(level: str, format_: Literal["console", "json"]) -> None:
             "loggers": {
                 "daphne": {"level": "WARNING"},
                 "django.channels.server": {"level": "WARNING"},
-                # The access log has every request; these two repeat the refused ones, one of them with a traceback.
-                "django.request": {"level": "ERROR"},
+                # The access log has every request; these two repeat the refused ones.
+                "django.request": {"filters": ["with_exception"]},
                 "django.security.DisallowedHost": {"level": "CRITICAL"},
                 "asyncio": {"level": "WARNING"},
                 "kombu": {"level": "WARNING"},

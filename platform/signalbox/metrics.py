@@ -17,16 +17,7 @@ import structlog
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-    generate_latest,
-)
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -36,37 +27,11 @@ from inference.dispatch.queue import DispatchQueue
 from inference.messages import Heartbeat
 from inference.models import LanguageModel
 from signalbox import secret_files, store
-
-registry = CollectorRegistry()
-ProcessCollector(registry=registry)
-PlatformCollector(registry=registry)
-
-HTTP_REQUESTS = Counter(
-    "signalbox_http_requests_total", "Answered requests.", ["method", "status"], registry=registry
-)
-HTTP_SECONDS = Histogram(
-    "signalbox_http_request_seconds", "Time from a request's arrival to its answer's end.", registry=registry
-)
-CONNECTIONS_OPEN = Gauge(
-    "signalbox_connections_open", "Requests and chat sockets that are being served.", registry=registry
-)
-CONNECTIONS_CLOSED = Counter(
-    "signalbox_connections_closed_total",
-    "Connections that the web server closed itself: readers that were too slow, and at its own end.",
-    ["reason"],
-    registry=registry,
-)
+from signalbox.web_metrics import registry
 
 _log = structlog.get_logger(__name__)
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _HISTOGRAM_SUFFIX: Final = re.compile(r"_(bucket|sum|count)$")
-_METHODS: Final = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
-
-
-def count_request(method: str, status: int, seconds: float) -> None:
-    """Count one answered request. A client's invented method must not become a series of its own."""
-    HTTP_REQUESTS.labels(method=method if method in _METHODS else "other", status=str(status)).inc()
-    HTTP_SECONDS.observe(seconds)
 
 
 #: What a heartbeat itself says, apart from its counters.

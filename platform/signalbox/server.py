@@ -22,7 +22,7 @@ from daphne.server import Server as DaphneServer
 from daphne.ws_protocol import WebSocketProtocol
 from twisted.internet import reactor as _reactor
 
-from signalbox import metrics
+from signalbox import web_metrics
 from signalbox.configuration import Configuration
 from signalbox.connections import DRAIN_S, SCOPE_KEY, Connection, ServerClose
 
@@ -112,7 +112,7 @@ class LimitedRequest(WebRequest):  # type: ignore[misc]
             return
         self._logged = True
         path = self.path.decode("ascii", "replace")
-        metrics.count_request(self.method.decode("ascii", "replace"), self.code, self.duration())
+        web_metrics.count_request(self.method.decode("ascii", "replace"), self.code, self.duration())
         access_log.log(
             logging.DEBUG if path.startswith(_QUIET_PATHS) else logging.INFO,
             "%s %s %s %s %d bytes %.0f ms %s %s",
@@ -163,7 +163,7 @@ class Server(DaphneServer):  # type: ignore[misc]
     def run(self) -> None:
         """Serve until a signal has drained the server, or it could not listen (``failure`` says why)."""
         reactor.callWhenRunning(self._started)
-        metrics.CONNECTIONS_OPEN.set_function(lambda: len(self._under_way()))
+        web_metrics.CONNECTIONS_OPEN.set_function(lambda: len(self._under_way()))
         super().run()
 
     def _started(self) -> None:
@@ -220,7 +220,7 @@ class Server(DaphneServer):  # type: ignore[misc]
             return
         if connection is not None:
             connection.closed_by_server = reason
-        metrics.CONNECTIONS_CLOSED.labels(reason=reason.value).inc()
+        web_metrics.CONNECTIONS_CLOSED.labels(reason=reason.value).inc()
         transport.abortConnection()
 
     def reason_closed(self, protocol: Any) -> str:

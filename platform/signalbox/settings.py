@@ -33,7 +33,6 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "csp",
-    "django_structlog",
     "signalbox",
     "accounts",
     "inference",

@@ -1,0 +1,80 @@
+"""A server process for tests: our server, around an application that sends without end.
+
+``python -m tests.signalbox.serving_process PORT STALLED_S``; each ended request is told on standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import Any
+
+from signalbox.connections import closed_by_server
+from signalbox.server import Server
+
+CHUNK = b"x" * 16_384
+
+
+async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """``/endless`` and every socket send for ever, ``/slow`` for two seconds, ``/hang`` until it is cancelled."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        await _until_disconnected(scope, receive, _flood(send, {"type": "websocket.send", "bytes": CHUNK}))
+        return
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    if scope["path"] == "/endless":
+        more = {"type": "http.response.body", "body": CHUNK, "more_body": True}
+        await _until_disconnected(scope, receive, _flood(send, more))
+        return
+    if scope["path"] in ("/slow", "/hang"):
+        await send({"type": "http.response.body", "body": b"first ", "more_body": True})
+        wait = asyncio.sleep(2 if scope["path"] == "/slow" else 3600)
+        if await _until_disconnected(scope, receive, wait):
+            return
+    await send({"type": "http.response.body", "body": b"last"})
+
+
+async def _flood(send: Any, message: dict[str, Any]) -> None:
+    while True:
+        await send(message)
+        await asyncio.sleep(0)
+
+
+async def _until_disconnected(scope: dict[str, Any], receive: Any, work: Any) -> bool:
+    """Do ``work`` until it ends or the connection does; whether the connection did."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnected(receive))
+    await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+    gone = leaving.done()
+    working.cancel()
+    leaving.cancel()
+    if gone:
+        print("ended", scope["path"], closed_by_server(scope) or "client", flush=True)
+    return gone
+
+
+async def _disconnected(receive: Any) -> None:
+    while not (await receive())["type"].endswith("disconnect"):
+        pass
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    server = Server(
+        application,
+        [f"tcp:port={int(sys.argv[1])}:interface=127.0.0.1"],
+        max_body_bytes=1_000_000,
+        stalled_s=float(sys.argv[2]),
+        drain_s=5.0,
+    )
+    server.run()
+    if server.failure:
+        sys.exit(server.failure)
+
+
+if __name__ == "__main__":
+    main()

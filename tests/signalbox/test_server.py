@@ -1,0 +1,189 @@
+"""The web server itself, as a process, around an application that sends as much as it may."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from signalbox.configuration import ROOT
+from tests.fixtures.live_stack import free_port
+from tests.fixtures.processes import ManagedProcess
+
+_DEADLINE_S = 60.0
+_MIB = 1024 * 1024
+_UPGRADE = (
+    "GET /socket?key=sb_secret HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    "Sec-WebSocket-Protocol: signalbox.v1, key.sb_secret\r\n\r\n"
+)
+
+
+class Server:
+    """A running server process and what it has written."""
+
+    def __init__(self, directory: Path, *, stalled_s: float) -> None:
+        self.port = free_port()
+        self.process = ManagedProcess(
+            "server",
+            [sys.executable, "-m", "tests.signalbox.serving_process", str(self.port), str(stalled_s)],
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}"},
+            cwd=ROOT,
+            log=directory / "server.log",
+            ready=self._listens,
+        )
+
+    def _listens(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            return True
+
+    def connect(self, request: str, *, receive_buffer: int | None = None) -> socket.socket:
+        connection = socket.socket()
+        if receive_buffer:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.settimeout(_DEADLINE_S)
+        connection.connect(("127.0.0.1", self.port))
+        connection.sendall(request.encode())
+        return connection
+
+    @property
+    def written(self) -> str:
+        return self.process.log.read_text()
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + _DEADLINE_S
+        while text not in self.written:
+            assert time.monotonic() < deadline, f"{text!r} was not written\n{self.process.tail()}"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path, stalled_s=1.5)
+    server.process.start()
+    yield server
+    server.process.kill()
+
+
+def get(path: str) -> str:
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    received = b""
+    while block := connection.recv(65_536):
+        received += block
+    return received
+
+
+@pytest.mark.parametrize(("request_text", "path"), [(get("/endless"), "/endless"), (_UPGRADE, "/socket")])
+def test_a_client_that_never_reads_is_cut_and_costs_no_memory(
+    server: Server, request_text: str, path: str
+) -> None:
+    memory = psutil.Process(server.process.pid).memory_info
+    before = memory().rss
+    silent = [server.connect(request_text, receive_buffer=4096) for _ in range(4)]
+    largest = before
+    deadline = time.monotonic() + _DEADLINE_S
+    while server.written.count(f"ended {path} slow_reader") < len(silent):
+        largest = max(largest, memory().rss)
+        assert time.monotonic() < deadline, server.process.tail()
+        time.sleep(0.02)
+    # Four connections, each with at most 256 KiB and one message unsent.
+    assert largest - before < 8 * _MIB
+    for connection in silent:
+        connection.close()
+
+
+def test_a_client_that_reads_slowly_is_waited_for(server: Server) -> None:
+    with server.connect(get("/endless"), receive_buffer=4096) as connection:
+        received = 0
+        started = time.monotonic()
+        while time.monotonic() - started < 4:  # far longer than a stalled connection is left alone
+            received += len(connection.recv(16_384))
+            time.sleep(0.02)
+    assert received > 0
+    server.wait_for("ended /endless client")
+
+
+def test_a_client_that_hangs_up_is_told_apart_from_one_that_was_cut(server: Server) -> None:
+    with server.connect(get("/hang")) as connection:
+        assert connection.recv(4096)
+    server.wait_for("ended /hang client")
+
+
+def test_a_body_over_the_limit_is_refused_in_the_apis_own_shape_whether_its_length_is_told_or_not(
+    server: Server,
+) -> None:
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    body = "x" * 1_000_001
+    told = server.connect(f"{head}Content-Length: {len(body)}\r\n\r\n{body}")
+    untold = server.connect(f"{head}Transfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\n\r\n")
+    for connection in (told, untold):
+        answer = read_to_end(connection)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert b'"code": "request_too_large"' in answer
+
+
+def test_a_body_at_the_limit_is_let_through(server: Server) -> None:
+    body = "x" * 1_000_000
+    request = f"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    assert read_to_end(server.connect(request)).startswith(b"HTTP/1.1 200 ")
+
+
+def test_sigterm_lets_answers_under_way_end_and_takes_no_new_ones(server: Server) -> None:
+    under_way = server.connect(get("/slow"))
+    assert b"first" in under_way.recv(4096)
+    server.process.send_signal(15)
+    assert b"last" in read_to_end(under_way)
+    assert server.process.terminate() == 0
+    with pytest.raises(ConnectionError):
+        server.connect(get("/slow"))
+
+
+def test_sigterm_cuts_what_does_not_end_in_time_and_says_that_it_was_the_server(server: Server) -> None:
+    endless = server.connect(get("/hang"))
+    assert b"first" in endless.recv(4096)
+    assert server.process.terminate() == 0
+    assert "ended /hang draining" in server.written
+
+
+def test_sigterm_closes_sockets_as_a_restart_and_says_that_it_was_the_server(server: Server) -> None:
+    chat = server.connect(_UPGRADE)
+    assert b"101" in chat.recv(64)
+    server.process.send_signal(15)
+    with contextlib.suppress(ConnectionError):  # it was in the middle of a frame
+        read_to_end(chat)
+    server.wait_for("ended /socket draining")
+
+
+def test_a11_access_logs_hold_neither_query_strings_nor_socket_protocols(server: Server) -> None:
+    request = "GET /page?key=sb_secret HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    read_to_end(server.connect(f"{request}Authorization: Bearer sb_secret\r\n\r\n"))
+    chat = server.connect(_UPGRADE)
+    assert b"101" in chat.recv(64)
+    server.wait_for("WEBSOCKET /socket connected")
+    assert "GET /page 200" in server.written
+    assert "sb_secret" not in server.written
+
+
+def test_a_client_cannot_choose_the_root_path(server: Server) -> None:
+    request = "GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nDaphne-Root-Path: /evil\r\n\r\n"
+    assert read_to_end(server.connect(request)).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_taken_port_is_one_line_and_status_1(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "second").mkdir()
+    second = Server(tmp_path / "second", stalled_s=1)
+    second.port = server.port
+    second.process.command[-2] = str(server.port)
+    second.process.start(wait=False)
+    second.wait_for("in use")
+    assert second.process.terminate() == 1

@@ -1,0 +1,178 @@
+"""Accepted work is not lost, and no client sees a character twice or misses one, whatever is killed.
+
+Each test compares with an undisturbed run of the same request: greedy, on MLX's stock BLAS, where the bits do not
+depend on the batch, so that any difference is a bug.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fixtures.event_stream import EventStream, chat_stream
+from tests.fixtures.live_stack import LiveStack, install, running_stack
+from tests.inference.engine.tiny_model import make_tiny_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+#: Long enough that no generation ends while a test gets its hands on a process.
+MAX_TOKENS = 600
+PROMPT = "Who was given priority, when, and why?"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveStack]:
+    """One stack for the module: every test leaves it with its three processes running."""
+    model = make_tiny_model(tmp_path_factory.mktemp("long") / "model", context_length=4096)
+    installation = install(tmp_path_factory.mktemp("surviving") / "state", model="tiny", model_source=model)
+    settings = {"SIGNALBOX_BLAS": "stock", "SIGNALBOX_DRAIN_SECONDS": "0"}
+    with running_stack(installation, settings) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def undisturbed(stack: LiveStack) -> EventStream:
+    """What the request's stream is when nothing happens to it."""
+    return chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read_to_end()
+
+
+def epoch(stack: LiveStack, stream: EventStream) -> int:
+    """How often the stream's generation was claimed."""
+    code = (
+        "from accounts.tenancy import every_tenant\n"
+        "from inference.models import Generation\n"
+        "with every_tenant('a test looks'):\n"
+        f"    print(Generation.objects.get(pk='{stream.generation.removeprefix('gen_')}').epoch)"
+    )
+    return int(stack.python(code))
+
+
+def assert_whole(stream: EventStream, undisturbed: EventStream) -> None:
+    """The stream ended as if nothing had happened: same text, every event once and in order, exact usage."""
+    assert stream.error is None
+    assert stream.text == undisturbed.text
+    assert stream.usage == undisturbed.usage
+    assert stream.seqs == sorted(set(stream.seqs))
+
+
+def test_an_open_stream_goes_on_unharmed_when_its_worker_is_killed(
+    stack: LiveStack, undisturbed: EventStream
+) -> None:
+    stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read(20)
+    stack.worker.kill()
+    stack.worker.start()
+    stream.read_to_end()
+    assert_whole(stream, undisturbed)
+    assert epoch(stack, stream) == 2
+
+
+def test_a_worker_stopped_past_its_lease_and_continued_does_no_harm(
+    stack: LiveStack, undisturbed: EventStream
+) -> None:
+    stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read(20)
+    stack.worker.stop()
+    other = stack.add_worker("other")
+    stream.read(20)
+    stack.worker.resume()
+    stream.read_to_end()
+    assert_whole(stream, undisturbed)
+    assert epoch(stack, stream) == 2
+    other.terminate()
+    after = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read_to_end()
+    assert_whole(after, undisturbed)
+
+
+def test_running_and_queued_work_survives_a_kill_of_valkey(
+    stack: LiveStack, undisturbed: EventStream
+) -> None:
+    # More than the worker runs at once: the last ones wait.
+    streams = [chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS) for _ in range(10)]
+    streams[0].read(10)
+    stack.valkey.kill()
+    stack.valkey.start()
+    for stream in streams:
+        stream.read_to_end()
+        assert_whole(stream, undisturbed)
+
+
+def test_a_client_resumes_behind_its_last_event_when_the_web_process_was_killed(
+    stack: LiveStack, undisturbed: EventStream
+) -> None:
+    stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read(20)
+    stack.web.kill()
+    with pytest.raises(ConnectionError):
+        stream.read_to_end()
+    stack.web.start()
+    rest = stream.resumed().read_to_end()
+    assert stream.text + rest.text == undisturbed.text
+    assert rest.usage == undisturbed.usage
+    assert rest.seqs[0] > stream.seqs[-1]
+    assert epoch(stack, stream) == 1
+
+
+def test_a_draining_web_process_cuts_long_streams_and_ends_no_generation(
+    stack: LiveStack, undisturbed: EventStream
+) -> None:
+    stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read(5)
+    stack.worker.stop()  # nothing ends while the web process waits for answers under way
+    try:
+        assert stack.web.terminate() == 0
+    finally:
+        stack.worker.resume()
+    with pytest.raises(ConnectionError):
+        stream.read_to_end()
+    stack.web.start()
+    rest = stream.resumed().read_to_end()
+    assert stream.text + rest.text == undisturbed.text
+
+
+def test_a_draining_worker_gives_its_generations_back_and_loses_nothing(
+    stack: LiveStack, undisturbed: EventStream
+) -> None:
+    stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read(20)
+    assert stack.worker.terminate() == 0
+    stack.worker.start(wait=False)
+    stream.read_to_end()
+    assert_whole(stream, undisturbed)
+    assert epoch(stack, stream) == 2
+
+
+def test_everything_killed_at_once_still_finishes_what_was_accepted(
+    stack: LiveStack, undisturbed: EventStream
+) -> None:
+    stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read(20)
+    for process in (stack.web, stack.worker, stack.valkey):
+        process.send_signal(signal.SIGKILL)
+        process.kill()
+    stack.valkey.start()
+    stack.worker.start(wait=False)
+    stack.web.start()
+    with pytest.raises(ConnectionError):
+        stream.read_to_end()
+    rest = stream.resumed().read_to_end()
+    assert stream.text + rest.text == undisturbed.text
+    assert rest.usage == undisturbed.usage
+
+
+def test_accepted_work_is_put_back_in_the_queue_when_the_stores_data_is_lost(
+    stack: LiveStack, undisturbed: EventStream
+) -> None:
+    stack.worker.kill()
+    stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS, stream_options={"resumable": True})
+    stack.valkey.kill()
+    for file in stack.configuration.valkey_dir.rglob("*.aof"):
+        file.unlink()
+    for file in stack.configuration.valkey_dir.rglob("*.manifest"):
+        file.unlink()
+    stack.valkey.start()
+    stack.worker.start(wait=False)
+    stream.read_to_end()
+    while stack.generation(stream.generation)["state"] in ("queued", "running"):
+        time.sleep(0.1)
+    events = EventStream(
+        stack, "GET", f"/v1/generations/{stream.generation}/events?include_usage=true"
+    ).open()
+    assert_whole(events.read_to_end(), undisturbed)
