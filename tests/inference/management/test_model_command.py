@@ -1,0 +1,114 @@
+"""``manage.py model``: one line for everything that goes wrong, and nothing half-done."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from inference.models import LanguageModel
+from signalbox.configuration import ROOT, configuration
+from tests.factories import GenerationFactory
+from tests.inference.engine.preparation.tiny_gguf import write_gguf
+from tests.inference.engine.tiny_model import make_tiny_model
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(scope="module")
+def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("sources")
+    return write_gguf(make_tiny_model(directory / "tiny"), directory / "Tiny.gguf")
+
+
+@pytest.fixture(autouse=True)
+def _empty_models_directory() -> Iterator[None]:
+    yield
+    shutil.rmtree(configuration().models_dir, ignore_errors=True)
+
+
+def model(*arguments: object) -> str:
+    out = io.StringIO()
+    call_command("model", *map(str, arguments), stdout=out, stderr=io.StringIO())
+    return out.getvalue()
+
+
+def test_adding_prepares_and_offers(gguf_file: Path) -> None:
+    assert model("add", gguf_file) == "tiny is ready: llama, context 512, float32, 1 MB.\n"
+    row = LanguageModel.objects.get(name="tiny")
+    assert row.path == configuration().models_dir.resolve() / "tiny"
+    assert model("list").startswith("tiny  offered\n    llama, context 512, float32, 1 MB, from ")
+    assert "4 files agree" in model("verify", "tiny")
+
+
+def test_adding_again_is_no_mistake(gguf_file: Path) -> None:
+    assert model("add", gguf_file) == model("add", gguf_file)
+
+
+def test_if_missing_does_not_look_at_the_source(gguf_file: Path) -> None:
+    model("add", gguf_file, "--name", "tiny")
+    LanguageModel.objects.all().delete()
+    assert model("add", "/nothing/here.whl", "--name", "tiny", "--if-missing").startswith("tiny is ready")
+    assert LanguageModel.objects.filter(name="tiny", retired_at=None).exists()
+
+
+def test_removing_retires_and_deletes(gguf_file: Path) -> None:
+    model("add", gguf_file)
+    assert model("remove", "tiny") == "tiny is no longer offered; and its files are deleted.\n"
+    assert not (configuration().models_dir / "tiny").exists()
+    assert model("list") == "tiny  retired\n"
+    model("add", gguf_file)
+    assert model("list").startswith("tiny  offered\n")
+
+
+def test_a_model_that_is_waited_for_keeps_its_files(gguf_file: Path) -> None:
+    model("add", gguf_file)
+    GenerationFactory(model=LanguageModel.objects.get(name="tiny"), state="running")
+    with pytest.raises(CommandError, match="1 generations still wait for it or run"):
+        model("remove", "tiny")
+    assert LanguageModel.objects.get(name="tiny").retired_at is not None
+    assert (configuration().models_dir / "tiny" / "signalbox.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["add", "/nothing/here.gguf"], "There is no file or directory"),
+        (["add", "/etc"], "it has no config.json"),
+        (["add", "/etc/hostname"], "neither a GGUF file nor a wheel"),
+        (["verify", "nothing"], "holds no prepared model"),
+        (["remove", "nothing"], "There is no model named 'nothing'"),
+        (["verify", "../up"], "cannot be a model's id"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], words: str) -> None:
+    with pytest.raises(CommandError, match=words) as refusal:
+        model(*arguments)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_shell_sees_one_line_and_status_1(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\x03\x00")
+    command = [sys.executable, "manage.py", "model", "add", str(broken)]
+    migrated = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
+    environment = {"SIGNALBOX_STATE_DIR": str(tmp_path / "state"), "PATH": "/usr/bin:/bin"}
+    (tmp_path / "state" / "vendor").mkdir(parents=True)
+    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert finished.returncode == 1
+    assert "run `manage.py migrate` first" in finished.stderr
+    subprocess.run(migrated, cwd=ROOT, env=environment, check=True, capture_output=True)
+    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert finished.returncode == 1
+    assert (
+        finished.stderr.splitlines()[-1]
+        == "CommandError: broken.gguf ends in the middle of its head (6 bytes)."
+    )
+    assert "Traceback" not in finished.stderr
+    assert not [path for path in (tmp_path / "state" / "models").iterdir() if path.is_dir()]
