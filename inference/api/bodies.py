@@ -15,6 +15,10 @@ from inference.api.fields import INVALID, OUT_OF_RANGE, UNSUPPORTED
 
 Body = TypeVar("Body", bound=BaseModel)
 
+#: Objects, lists and fields of a body, at most. Signs inside of texts count, and a long context's worth of source code
+#: stays below; millions of empty objects would hold the interpreter, and every stream with it, for seconds.
+MAX_NODES: Final = 250_000
+
 #: Names that begin so are branches of a union, not fields: they stand in pydantic's locations only.
 BRANCH: Final = "|"
 
@@ -64,6 +68,13 @@ def read_body(request: HttpRequest, model: type[Body]) -> Body:
 
 def validate(model: type[Body], body: bytes | str) -> Body:
     """``body``, a JSON text, as a ``model``. Raises ``ApiError`` for its first mistake."""
+    if isinstance(body, str):
+        body = body.encode("utf-8", "surrogatepass")
+    if sum(body.count(sign) for sign in (b"{", b"[", b'":')) > MAX_NODES:
+        raise ApiError(
+            ErrorCode.INVALID_VALUE,
+            f"The body holds more than {MAX_NODES} objects, lists and fields together.",
+        )
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

@@ -17,12 +17,13 @@ from inference.api.prompts import chat_prompt
 from inference.api.sampling_parameters import GenerationParameters
 
 ROUTE: Final = "chat.completions"
+MAX_MESSAGES: Final = 10_000
 
 
 class ChatCompletionRequest(GenerationParameters):
     """What a chat answer is made of."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Range(1, 2**31 - 1)] | None = None
     """The newer name of `max_tokens`. Where both are given they must be equal."""
 

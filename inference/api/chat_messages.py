@@ -11,6 +11,8 @@ from inference.api.bodies import BRANCH
 from inference.api.fields import RequestModel, invalid
 
 _MAX_NAME_LENGTH: Final = 256
+_MAX_PARTS: Final = 2048
+_MAX_CALLS: Final = 128
 _TEXT: Final = f"{BRANCH}text"
 _PARTS: Final = f"{BRANCH}parts"
 
@@ -39,12 +41,12 @@ def _kind_of_part(part: Any) -> str | None:
 _NOT_A_PART: Final = (
     'must be an object with `type: "text"` and a `text`; this server\'s models read text only'
 )
-Parts = Annotated[list[TextPart], Field(min_length=1)]
+Parts = Annotated[list[TextPart], Field(min_length=1, max_length=_MAX_PARTS, fail_fast=True)]
 AssistantPart = Annotated[
     Annotated[TextPart, Tag(f"{BRANCH}text")] | Annotated[RefusalPart, Tag(f"{BRANCH}refusal")],
     Discriminator(_kind_of_part, custom_error_type="invalid_value", custom_error_message=_NOT_A_PART),
 ]
-AssistantParts = Annotated[list[AssistantPart], Field(min_length=1)]
+AssistantParts = Annotated[list[AssistantPart], Field(min_length=1, max_length=_MAX_PARTS, fail_fast=True)]
 
 
 def _kind_of_content(content: Any) -> str | None:
@@ -115,7 +117,9 @@ class AssistantMessage(_Named):
     content: AssistantContent | None = None
     """Required unless there are calls or a refusal."""
     refusal: str | None = None
-    tool_calls: Annotated[list[ToolCall], Field(min_length=1)] | None = None
+    tool_calls: (
+        Annotated[list[ToolCall], Field(min_length=1, max_length=_MAX_CALLS, fail_fast=True)] | None
+    ) = None
     function_call: CalledFunction | None = None
     annotations: list[Any] | None = None
     """Accepted because answers carry it; not read."""

@@ -20,6 +20,10 @@ from inference.models import LanguageModel
 
 ROUTE: Final = "completions"
 
+#: More than any model's context; the real limit is the model's own.
+_MAX_TOKENS: Final = 1_000_000
+_MAX_PROMPTS: Final = 2048
+
 
 def _kind_of_prompt(prompt: Any) -> str | None:
     if isinstance(prompt, str):
@@ -32,12 +36,14 @@ def _kind_of_prompt(prompt: Any) -> str | None:
     return f"{BRANCH}token_lists" if isinstance(first, list) else f"{BRANCH}tokens"
 
 
-Tokens = Annotated[list[int], Field(min_length=1)]
+Tokens = Annotated[list[int], Field(min_length=1, max_length=_MAX_TOKENS, fail_fast=True)]
 Prompt = Annotated[
     Annotated[str, Tag(f"{BRANCH}text")]
-    | Annotated[list[str], Field(min_length=1), Tag(f"{BRANCH}texts")]
+    | Annotated[
+        list[str], Field(min_length=1, max_length=_MAX_PROMPTS, fail_fast=True), Tag(f"{BRANCH}texts")
+    ]
     | Annotated[Tokens, Tag(f"{BRANCH}tokens")]
-    | Annotated[list[Tokens], Tag(f"{BRANCH}token_lists")],
+    | Annotated[list[Tokens], Field(max_length=_MAX_PROMPTS, fail_fast=True), Tag(f"{BRANCH}token_lists")],
     Discriminator(
         _kind_of_prompt,
         custom_error_type="invalid_value",

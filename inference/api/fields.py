@@ -13,6 +13,9 @@ UNSUPPORTED: Final = "unsupported_parameter"
 OUT_OF_RANGE: Final = "out_of_range"
 INVALID: Final = "invalid_value"
 
+#: More than any object of a request has: an error for each of a million unknown fields would take minutes.
+MAX_FIELDS: Final = 200
+
 
 def invalid(message: str, *, param: str | None = None) -> PydanticCustomError:
     """A refusal of a value from inside a validator. ``message`` follows the field's name: "must be …".
@@ -41,9 +44,11 @@ class RequestModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            return {name: value for name, value in data.items() if value is not None}
-        return data
+        if not isinstance(data, dict):
+            return data
+        if len(data) > MAX_FIELDS:
+            raise invalid(f"must have at most {MAX_FIELDS} fields")
+        return {name: value for name, value in data.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,12 @@ def _load(directory: Path, checksum: str) -> Tokenizer:
     return tokenization.load(directory)
 
 
+@lru_cache(maxsize=_KEPT_TOKENIZERS)
+def _longest_token(tokenizer: Tokenizer) -> int:
+    """Bytes of the tokenizer's longest token."""
+    return max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
+
+
 def chat_prompt(model: LanguageModel, messages: list[Message]) -> list[int]:
     """The token ids that the model's template makes of ``messages``, ready for the assistant's turn.
 
@@ -44,8 +50,10 @@ def chat_prompt(model: LanguageModel, messages: list[Message]) -> list[int]:
             f"`messages` hold tool calls, which the chat template of {model.name} cannot show to the model.",
             param="messages",
         )
+    shaped = [as_template_message(message) for message in messages]
+    _refuse_hopeless(model, tokenizer, sum(len(message["content"]) for message in shaped), "messages")
     try:
-        prompt = render_chat(tokenizer, [as_template_message(message) for message in messages])
+        prompt = render_chat(tokenizer, shaped)
     except TemplateError as error:
         raise ApiError(ErrorCode.INVALID_PROMPT, str(error), param="messages") from error
     return _not_empty(prompt, "messages")
@@ -53,7 +61,9 @@ def chat_prompt(model: LanguageModel, messages: list[Message]) -> list[int]:
 
 def text_prompt(model: LanguageModel, text: str) -> list[int]:
     """The token ids of a raw prompt, with what the model's own format puts around a text."""
-    return _not_empty(tokenizer_of(model).encode(text, add_special_tokens=True), "prompt")
+    tokenizer = tokenizer_of(model)
+    _refuse_hopeless(model, tokenizer, len(text), "prompt")
+    return _not_empty(tokenizer.encode(text, add_special_tokens=True), "prompt")
 
 
 def checked_tokens(model: LanguageModel, tokens: list[int]) -> list[int]:
@@ -79,6 +89,17 @@ def check_logit_bias(model: LanguageModel, tokens: dict[int, float]) -> None:
                 f"`logit_bias` names token {token}; the model's token ids are between 0 and {vocab_size - 1}.",
                 param="logit_bias",
             )
+
+
+def _refuse_hopeless(model: LanguageModel, tokenizer: Tokenizer, characters: int, param: str) -> None:
+    """Refuse a text that cannot fit whatever its tokens are: counting those of megabytes takes seconds."""
+    least = characters // _longest_token(tokenizer)
+    if least > model.context_length:
+        raise ApiError(
+            ErrorCode.CONTEXT_LENGTH_EXCEEDED,
+            f"This model's context is {model.context_length} tokens; the prompt takes more than {least}. Shorten it.",
+            param=param,
+        )
 
 
 def _not_empty(prompt: list[int], param: str) -> list[int]:

@@ -64,8 +64,8 @@ class GenerationParameters(RequestModel):
     """Same seed, same request: same answer, alone or in a busy batch."""
     stop: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]],
+        Field(max_length=MAX_STOPS, fail_fast=True),
         BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
-        Field(max_length=MAX_STOPS),
     ] = []
     """Text at which the answer ends; it is not part of the answer."""
     stream: bool = False
@@ -89,11 +89,16 @@ class GenerationParameters(RequestModel):
     store: Annotated[object, Unsupported(False)] = False
     background: Annotated[object, Unsupported(False)] = False
 
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _not_too_many_biases(cls, biases: Any) -> Any:
+        if isinstance(biases, dict) and len(biases) > MAX_LOGIT_BIASES:
+            raise invalid(f"must hold at most {MAX_LOGIT_BIASES} tokens")
+        return biases
+
     @field_validator("logit_bias")
     @classmethod
     def _biases_name_tokens(cls, biases: dict[str, float]) -> dict[str, float]:
-        if len(biases) > MAX_LOGIT_BIASES:
-            raise invalid(f"must hold at most {MAX_LOGIT_BIASES} tokens")
         if not all(key.isascii() and key.isdigit() and len(key) <= 9 for key in biases):
             raise invalid("must have token ids (whole numbers, as strings) as keys")
         return biases

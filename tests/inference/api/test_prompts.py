@@ -17,7 +17,7 @@ from tests.inference.engine.tiny_model import CHAT_TEMPLATE
 
 
 def language_model(directory: Path, checksum: str = "1") -> LanguageModel:
-    return LanguageModel(name="tiny/model", directory=str(directory), checksum=checksum)
+    return LanguageModel(name="tiny/model", directory=str(directory), checksum=checksum, context_length=512)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def with_template(tiny_model_dir: Path, directory: Path, template: str | None) -
 
 
 def prompt(model: LanguageModel, *messages: dict[str, Any]) -> list[int]:
-    body = validate(ChatCompletionRequest, json.dumps(chat(messages=list(messages))))
+    body = validate(ChatCompletionRequest, json.dumps(chat(messages=list(messages))).encode())
     return chat_prompt(model, body.messages)
 
 
@@ -98,7 +98,7 @@ def test_c13_calls_are_shown_to_the_model_where_the_template_can(
 
 
 def tokens_of(model: LanguageModel, given: Any) -> list[int]:
-    return validate(CompletionRequest, json.dumps(text(given))).tokens(model)
+    return validate(CompletionRequest, json.dumps(text(given)).encode()).tokens(model)
 
 
 def test_every_form_of_a_prompt_gives_the_same_tokens(tiny: LanguageModel) -> None:
@@ -106,6 +106,19 @@ def test_every_form_of_a_prompt_gives_the_same_tokens(tiny: LanguageModel) -> No
     assert tokenizer_of(tiny).decode(tokens) == "The signal box"
     for form in (["The signal box"], tokens, [tokens]):
         assert tokens_of(tiny, form) == tokens
+
+
+def test_a_text_that_cannot_fit_is_refused_before_its_tokens_are_counted(tiny: LanguageModel) -> None:
+    longest = max(
+        len(tokenizer_of(tiny).token_bytes(token)) for token in range(tokenizer_of(tiny).vocab_size)
+    )
+    for refuse in (
+        lambda text: tokens_of(tiny, text),
+        lambda text: prompt(tiny, {"role": "user", "content": text}),
+    ):
+        with pytest.raises(ApiError, match=r"512 tokens.* more than 700000") as caught:
+            refuse("x" * longest * 700_000)
+        assert caught.value.code == "context_length_exceeded"
 
 
 def test_an_empty_prompt_is_refused(tiny: LanguageModel) -> None:

@@ -26,7 +26,7 @@ MODELS: list[tuple[type[BaseModel], dict[str, Any]]] = [
 
 
 def checked(model: type[Any], body: dict[str, Any]) -> Any:
-    return validate(model, json.dumps(body))
+    return validate(model, json.dumps(body).encode())
 
 
 def refusal(model: type[Any], body: dict[str, Any]) -> ApiError:
@@ -194,6 +194,24 @@ def test_a_null_field_is_an_absent_one_known_or_not(model: type[BaseModel], body
     absent = checked(model, {**body, "seed": 1})
     nulls = {name: None for name in model.model_fields if name not in ("model", "messages", "prompt", "seed")}
     assert checked(model, {**body, **nulls, "seed": 1, "quux": None}) == absent
+
+
+@pytest.mark.parametrize(("model", "body"), MODELS)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"metadata": {"x": [[]] * 300_000}},
+        {str(number): 1 for number in range(1000)},
+        {"stop": [1] * 100_000},
+        {"logit_bias": {str(number): 1 for number in range(5000)}},
+        {"messages": [{"role": "user", "content": ""}] * 20_000, "prompt": ["x"] * 5000},
+    ],
+)
+def test_a_body_that_would_keep_the_server_busy_is_refused_at_its_first_mistake(
+    model: type[BaseModel], body: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    known = {name: value for name, value in fields.items() if name in model.model_fields or name.isdigit()}
+    assert refusal(model, {**body, **known}).status == 400
 
 
 @pytest.mark.parametrize(("model", "body"), MODELS)
