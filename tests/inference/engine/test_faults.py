@@ -154,6 +154,19 @@ def test_a_step_that_fails_as_a_whole_is_run_apart(
     assert record.exc_info is not None
 
 
+def test_running_apart_fails_no_sequence_for_a_token_that_nobody_needs(tiny_model: Path) -> None:
+    drive = drive_poisonable(tiny_model)
+    prompts = admit_others(drive)
+    drive.admit("ends", [20, 21, 22], processors=[PoisonAt(3 + 3)])
+    drive.prefill(*prompts, "ends")
+    while POISON not in drive.tokens["ends"]:
+        drive.decode()
+    drive.engine.drop("ends")
+    del drive.tokens["ends"]
+    assert_undisturbed(drive, tiny_model, prompts)
+    assert not drive.faults
+
+
 def test_a_poisoned_prompt_in_a_packed_prefill_ends_alone(any_tiny_model: Path) -> None:
     drive = drive_poisonable(any_tiny_model)
     prompts = admit_others(drive)
