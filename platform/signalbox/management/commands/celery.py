@@ -34,4 +34,4 @@ class Command(BaseCommand):
         try:
             worker.start()
         finally:
-            beat.stop(wait=True)
+            beat.stop()
