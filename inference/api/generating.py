@@ -12,7 +12,7 @@ from inference import intake
 from inference.api import ids, language_models
 from inference.api.answers import Head, Shape
 from inference.api.endpoint import Call, json_response
-from inference.api.errors import ApiError, ErrorCode
+from inference.api.errors import ApiError, ErrorCode, as_api_error
 from inference.api.prompts import check_logit_bias
 from inference.api.sampling_parameters import GenerationParameters, StreamOptions
 from inference.api.streaming import Answering
@@ -45,9 +45,10 @@ class GenerationAnswer:
                 response = await answering.response()
             else:
                 response = json_response(await answering.whole())
-        except ApiError as error:
-            error.headers.update(self._headers())
-            raise
+        except Exception as error:
+            fault = as_api_error(error)
+            fault.headers.update(self._headers())
+            raise fault from error
         for name, value in self._headers().items():
             response[name] = value
         return response

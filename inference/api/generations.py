@@ -166,7 +166,11 @@ class EventsAnswer:
             answering = Answering(
                 generation, follower, self.shape, attachment, options=self.options, after=self.after.seq
             )
-        response = await answering.response()
+        try:
+            response = await answering.response()
+        except LogExpired as expired:
+            # It lives, so its log was lost, not retired: it is written anew, from the start.
+            raise StreamDiverged(generation.hex, self.after.seq) from expired
         for name, value in lane_headers(self.generation.lane_id, ids.generation_id(generation)).items():
             response[name] = value
         return response

@@ -129,12 +129,9 @@ class Answering:
         raise _cut_short()
 
     async def response(self) -> StreamingHttpResponse:
-        """The stream's response, once there is something to send. Raises ``ApiError`` where that is an error."""
+        """The stream's response, once there is something to send. Raises what goes wrong before."""
         frames = self._frames()
-        try:
-            first = await anext(frames)
-        except Exception as error:
-            raise as_api_error(error) from error
+        first = await anext(frames)
         return StreamingHttpResponse(
             _told(first, frames),
             content_type="text/event-stream; charset=utf-8",

@@ -170,6 +170,22 @@ async def test_a_client_ahead_of_the_log_is_told_so_and_never_given_mixed_text(
         assert generation in answer.error["message"]
 
 
+async def test_a_client_of_a_running_generation_whose_log_was_lost_is_told_so(
+    api: AsgiClient, hand: Hand, valkey: redis.Redis
+) -> None:
+    body = chat(stream=True, stream_options=RESUMABLE)
+    async with api.open("POST", CHAT, body) as exchange:
+        run = await hand.take()
+        await run.say("one", "two")
+        await exchange.until(b"two")
+        exchange.hang_up()
+        await exchange.end()
+    last_id = str(events_of(exchange.sent)[-1][0])
+    valkey.flushall()
+    answer = await api.get(f"/v1/generations/gen_{run.generation}/events", headers={"Last-Event-ID": last_id})
+    assert (answer.status, answer.error["code"]) == (409, "stream_diverged")
+
+
 @pytest.mark.parametrize(
     ("query", "headers", "param"),
     [
