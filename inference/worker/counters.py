@@ -61,10 +61,10 @@ class Counters:
         self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], Counter] = {}
         self._histograms: dict[tuple[str, tuple[tuple[str, str], ...]], Histogram] = {}
 
-    def counter(self, name: str, **labels: str) -> Counter:
+    def counter(self, name: str, /, **labels: str) -> Counter:
         return self._counters.setdefault((name, tuple(labels.items())), Counter())
 
-    def histogram(self, name: str, bounds: Sequence[float], **labels: str) -> Histogram:
+    def histogram(self, name: str, bounds: Sequence[float], /, **labels: str) -> Histogram:
         key = (name, tuple(labels.items()))
         found = self._histograms.get(key)
         return found if found is not None else self._histograms.setdefault(key, Histogram(bounds))

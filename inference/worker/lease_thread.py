@@ -42,6 +42,7 @@ class LeaseRenewal:
         self._metrics = metrics
         self._ask = ask
         self._stalled = False
+        self._warned = False
 
     def __call__(self) -> None:
         """Renew everything held, and have dropped what turns out to be another's."""
@@ -57,10 +58,19 @@ class LeaseRenewal:
             self._ask(Drop(dropped))
 
     def _stalls(self) -> bool:
-        """No tick has finished for the length of a lease: others may take over."""
-        stalled = self._progress.age_s > self._lease_s
+        """Whether no tick has finished for the length of a lease: others may take over then."""
+        age_s = self._progress.age_s
+        stalled = age_s > self._lease_s
         if stalled and not self._stalled:
-            _log.error("ticks_stalled", seconds=round(self._progress.age_s, 1), lease_s=self._lease_s)
+            _log.error("ticks_stalled", seconds=round(age_s, 1), lease_s=self._lease_s)
+        elif age_s > self._lease_s / 2 and not self._warned:
+            self._warned = True
+            _log.warning(
+                "tick_takes_half_a_lease",
+                seconds=round(age_s, 1),
+                lease_s=self._lease_s,
+                remedy="make the model's prefill chunks smaller, or SIGNALBOX_LEASE_SECONDS larger",
+            )
         self._stalled = stalled
         return stalled
 

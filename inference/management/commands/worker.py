@@ -33,6 +33,9 @@ class Command(BaseCommand):
         "runs finish for a while and gives the rest back to the queue; a second one ends the worker at once."
     )
 
+    # They import the whole site, which a worker never needs: seconds of every restart.
+    requires_system_checks = ()
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "model",

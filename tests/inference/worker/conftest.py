@@ -29,22 +29,31 @@ from inference.worker.settlement_thread import SettlementThread
 from tests.factories import LanguageModelFactory
 from tests.inference.dispatch.conftest import OwnValkey, own_valkey, wait_until
 from tests.inference.doors import accepted
-from tests.inference.engine.tiny_model import CONTEXT_LENGTH
+from tests.inference.engine.tiny_model import make_tiny_model
 
 __all__ = ["own_valkey"]
 
 LEASE_S = 30.0
+CONTEXT_LENGTH = 8192
+#: More tokens than any test waits for.
+ENDLESS = 8000
 LIMITS = PrefillLimits(chunk_tokens=16, interval=2)
 GREEDY = Sampling(seed=0, temperature=0.0)
 #: Token ids of no meaning; the tiny model's special ones are the first three.
 PROMPT = list(range(40, 60))
 
 
+@pytest.fixture(scope="session")
+def roomy_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with a context that a text does not fill before a test has done something to it."""
+    return make_tiny_model(tmp_path_factory.mktemp("roomy") / "model", context_length=CONTEXT_LENGTH)
+
+
 @pytest.fixture
-def model(transactional_db: None, valkey: redis.Redis, tiny_model_dir: Path) -> LanguageModel:
+def model(transactional_db: None, valkey: redis.Redis, roomy_model_dir: Path) -> LanguageModel:
     """The tiny model, offered."""
     made: LanguageModel = LanguageModelFactory(
-        name="tiny", directory=str(tiny_model_dir), context_length=CONTEXT_LENGTH, slots=4
+        name="tiny", directory=str(roomy_model_dir), context_length=CONTEXT_LENGTH, slots=4
     )
     return made
 
@@ -143,9 +152,9 @@ class HandDrivenWorker:
 
 
 @pytest.fixture(scope="session")
-def engine(tiny_model_dir: Path) -> Engine:
+def engine(roomy_model_dir: Path) -> Engine:
     """The tiny model on the test's thread. Tests leave it empty."""
-    return Engine(tiny_model_dir)
+    return Engine(roomy_model_dir)
 
 
 @pytest.fixture

@@ -1,0 +1,161 @@
+"""What a worker believes it owns, and how it keeps that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+
+from inference.dispatch.claims import claim
+from inference.dispatch.queue import DispatchQueue
+from inference.worker.holdings import Holdings
+from inference.worker.lease_thread import LeaseRenewal
+from inference.worker.metrics import WorkerMetrics
+from inference.worker.progress import Progress
+from inference.worker.requests import Drop
+from tests.inference.dispatch.conftest import let_lease_lapse, make_task
+
+A, B = "a" * 32, "b" * 32
+
+
+class Stalled(Progress):
+    """A tick that has been running for so long."""
+
+    def __init__(self, age_s: float) -> None:
+        super().__init__()
+        self._stalled_s = age_s
+
+    @property
+    def age_s(self) -> float:
+        return self._stalled_s
+
+
+def renewal(
+    client: redis.Redis, holdings: Holdings, dropped: list[Drop], progress: Progress | None = None
+) -> LeaseRenewal:
+    return LeaseRenewal(
+        client, "worker", 5.0, holdings, progress or Progress(), WorkerMetrics(), dropped.append
+    )
+
+
+def claimed(client: redis.Redis, lease_s: float = 5.0) -> tuple[str, int]:
+    DispatchQueue(client).enqueue(make_task(model="tiny"))
+    got = claim(client, "worker", "tiny", lease_s)
+    assert got is not None
+    return got.task.generation, got.epoch
+
+
+def lease_of(client: redis.Redis, generation: str) -> float:
+    score = client.zscore("dispatch:leases:tiny", generation)
+    assert isinstance(score, float)
+    return score
+
+
+def test_renewal_lengthens_every_lease_that_is_held(valkey: redis.Redis) -> None:
+    holdings, dropped = Holdings(4, 5.0), list[Drop]()
+    held = [claimed(valkey, lease_s=1.0) for _ in range(2)]
+    for generation, epoch in held:
+        holdings.add(generation, epoch, time.monotonic() - 4.9, occupies_slot=True)
+    before = [lease_of(valkey, generation) for generation, _ in held]
+    renewal(valkey, holdings, dropped)()
+    assert all(
+        lease_of(valkey, generation) >= old + 3000 for (generation, _), old in zip(held, before, strict=True)
+    )
+    assert all(holdings.leased(*one) for one in held)
+    assert dropped == []
+
+
+def test_what_is_no_longer_ours_is_dropped_by_its_epoch(valkey: redis.Redis) -> None:
+    holdings, dropped = Holdings(4, 5.0), list[Drop]()
+    generation, epoch = claimed(valkey)
+    holdings.add(generation, epoch, time.monotonic(), occupies_slot=True)
+    let_lease_lapse(valkey, generation, "tiny")
+    claimed(valkey)  # returns it to the queue and takes it, or the new one
+    claimed(valkey)
+    renewal(valkey, holdings, dropped)()
+    assert dropped == [Drop({generation: epoch})]
+
+
+def test_no_lease_is_renewed_while_ticks_stand_still(valkey: redis.Redis) -> None:
+    holdings, dropped = Holdings(4, 5.0), list[Drop]()
+    generation, epoch = claimed(valkey)
+    holdings.add(generation, epoch, time.monotonic(), occupies_slot=True)
+    before = lease_of(valkey, generation)
+    renewal(valkey, holdings, dropped, Stalled(5.1))()
+    assert lease_of(valkey, generation) == before
+
+
+def test_a_tick_that_takes_half_a_lease_keeps_it_and_is_told_once(
+    valkey: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    holdings, dropped = Holdings(4, 5.0), list[Drop]()
+    generation, epoch = claimed(valkey, lease_s=1.0)
+    holdings.add(generation, epoch, time.monotonic(), occupies_slot=True)
+    before = lease_of(valkey, generation)
+    renew = renewal(valkey, holdings, dropped, Stalled(3.0))
+    renew()
+    renew()
+    assert lease_of(valkey, generation) > before
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_slot_is_free_when_its_generation_has_ended_and_the_lease_lasts_until_it_is_settled() -> None:
+    holdings = Holdings(1, 5.0)
+    holdings.add(A, 1, time.monotonic(), occupies_slot=True)
+    assert not holdings.wait_for_room(0)
+    holdings.vacate(A, 1)
+    assert holdings.wait_for_room(0)
+    assert holdings.epochs() == {A: 1}
+    holdings.release(A, 1)
+    assert holdings.epochs() == {}
+
+
+def test_an_earlier_claims_end_does_not_touch_the_later_one() -> None:
+    holdings = Holdings(1, 5.0)
+    holdings.add(A, 1, time.monotonic(), occupies_slot=True)
+    holdings.add(A, 2, time.monotonic(), occupies_slot=True)
+    holdings.vacate(A, 1)
+    holdings.release(A, 1)
+    assert not holdings.wait_for_room(0)
+    assert holdings.holds(A, 2)
+    assert not holdings.leased(A, 1)
+
+
+def test_a_lease_counts_from_when_it_was_asked_for() -> None:
+    holdings = Holdings(2, 5.0)
+    holdings.add(A, 1, time.monotonic() - 5.0, occupies_slot=True)
+    holdings.add(B, 1, time.monotonic() - 4.0, occupies_slot=True)
+    assert not holdings.leased(A, 1)
+    assert holdings.leased(B, 1)
+    holdings.renewed({A: 1}, time.monotonic())
+    assert holdings.leased(A, 1)
+
+
+def test_more_slots_and_freed_ones_wake_whoever_waits_for_room() -> None:
+    makes_room: list[Callable[[Holdings], None]] = [
+        lambda holdings: holdings.resize(2),
+        lambda holdings: holdings.release(A, 1),
+        lambda holdings: holdings.vacate(A, 1),
+    ]
+    for make_room in makes_room:
+        holdings = Holdings(1, 5.0)
+        holdings.add(A, 1, time.monotonic(), occupies_slot=True)
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(holdings.wait_for_room, 30)
+            make_room(holdings)
+            assert waiter.result(20)
+
+
+def test_fewer_slots_take_nothing_away() -> None:
+    holdings = Holdings(3, 5.0)
+    for generation in (A, B):
+        holdings.add(generation, 1, time.monotonic(), occupies_slot=True)
+    holdings.resize(1)
+    assert holdings.epochs() == {A: 1, B: 1}
+    holdings.release(A, 1)
+    assert not holdings.wait_for_room(0)
+    holdings.release(B, 1)
+    assert holdings.wait_for_room(0)

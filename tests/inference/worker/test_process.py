@@ -1,0 +1,292 @@
+"""A whole worker with all its threads, in the test's process: from the queue to the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+import redis
+from django import db
+
+from accounts.models import LedgerEntry
+from accounts.tenancy import every_tenant
+from inference import cancellation
+from inference.dispatch import presence, token_log
+from inference.dispatch.heartbeats import heartbeats
+from inference.dispatch.queue import DispatchQueue
+from inference.engine.engine import Engine
+from inference.messages import CancelReason, Heartbeat
+from inference.models import Generation, LanguageModel, Worker
+from inference.models.generation import GenerationState
+from inference.worker import claim_thread, housekeeping, settlement_thread
+from inference.worker.loop import LoopEnd
+from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
+from tests.inference.doors import row
+from tests.inference.worker.conftest import (
+    ENDLESS,
+    GREEDY,
+    PROMPT,
+    TIMES,
+    HandDrivenWorker,
+    WorkerInThread,
+    alone,
+    end_of,
+    submit,
+    text_of,
+    tokens_of,
+)
+
+StartWorker = Callable[..., WorkerInThread]
+LIVE = (GenerationState.QUEUED, GenerationState.RUNNING)
+
+
+def wait_for_state(generation: str, state: GenerationState) -> Generation:
+    wait_until(lambda: row(generation).state == state)
+    return row(generation)
+
+
+def wait_for_tokens(client: redis.Redis, generation: str, count: int) -> None:
+    wait_until(lambda: len(token_log.read(client, generation)) >= count)
+
+
+def heartbeat(client: redis.Redis) -> Heartbeat:
+    wait_until(lambda: len(heartbeats(client)) == 1)
+    return heartbeats(client)[0]
+
+
+def test_accepted_work_is_run_settled_and_let_go(
+    start_worker: StartWorker, model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    expected = alone(engine, PROMPT, GREEDY, 12)
+    start_worker()
+    generation = submit(model)  # wakes the idle worker
+    done = wait_for_state(generation, GenerationState.COMPLETED)
+    log = token_log.read(valkey, generation)
+    assert tokens_of(log) == expected
+    assert text_of(log) == engine.tokenizer.decode(expected)
+    assert (done.epoch, done.completion_tokens, done.finish_reason) == (1, 12, "length")
+    assert done.claimed_at is not None
+    assert done.first_token_at is not None
+    assert done.claimed_at <= done.first_token_at <= done.ended_at
+    with every_tenant("the test looks at the ledger"):
+        [entry] = LedgerEntry.objects.all()
+    assert (entry.prompt_tokens, entry.completion_tokens) == (len(PROMPT), 12)
+    wait_until(lambda: valkey.hget(f"dispatch:generation:{generation}", "state") == b"ended")
+
+
+def test_more_work_than_slots_runs_slot_by_slot(
+    start_worker: StartWorker, model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    LanguageModel.objects.update(slots=2)
+    model.refresh_from_db()
+    expected = alone(engine, PROMPT, GREEDY, 12)
+    generations = [submit(model) for _ in range(7)]
+    worker = start_worker()
+    loop, most = worker.process.loop, 0
+    while any(row(generation).state in LIVE for generation in generations):
+        most = max(most, len(loop.roster))
+    assert most <= 2
+    assert [tokens_of(token_log.read(valkey, one)) for one in generations] == [expected] * 7
+
+
+def test_a_cancelled_generation_ends_in_the_database_too(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis
+) -> None:
+    start_worker()
+    generation = submit(model, max_tokens=ENDLESS)
+    wait_for_tokens(valkey, generation, 3)
+    cancellation.cancel(UUID(generation), CancelReason.CLIENT_REQUESTED)
+    done = wait_for_state(generation, GenerationState.CANCELLED)
+    assert done.cancel_reason == "client_requested"
+    assert done.completion_tokens == len(tokens_of(token_log.read(valkey, generation))) < ENDLESS
+
+
+def test_what_nobody_reads_is_cancelled_after_the_grace_period_unless_it_may_run_unattended(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis
+) -> None:
+    start_worker(replace(TIMES, detach_grace_s=0.5))
+    unattended = submit(model, max_tokens=ENDLESS, unattended=True)
+    left = submit(model, max_tokens=ENDLESS)
+    read = submit(model, max_tokens=ENDLESS)
+
+    def left_has_ended() -> bool:
+        presence.refresh(valkey, [read], grace_s=60)
+        return row(left).state not in LIVE
+
+    wait_until(left_has_ended)
+    assert (row(left).state, row(left).cancel_reason) == (GenerationState.CANCELLED, "detached")
+    assert row(read).state == row(unattended).state == GenerationState.RUNNING
+
+
+def test_work_that_was_committed_but_never_queued_is_swept_in(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis
+) -> None:
+    generation = submit(model)
+    valkey.flushall()
+    start_worker()
+    wait_for_state(generation, GenerationState.COMPLETED)
+
+
+def test_a_store_that_lost_everything_costs_no_accepted_work(
+    start_worker: StartWorker, model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    """The lost claim is forgotten, the work is swept in, claimed above the database's epoch, and run anew."""
+    expected = alone(engine, PROMPT, GREEDY, 400)
+    start_worker(replace(TIMES, lease_s=2.0))
+    generation = submit(model, max_tokens=400)
+    wait_for_tokens(valkey, generation, 3)
+    valkey.flushall()
+    done = wait_for_state(generation, GenerationState.COMPLETED)
+    assert tokens_of(token_log.read(valkey, generation)) == expected
+    assert done.epoch >= 2
+
+
+def test_a_ghost_in_the_queue_is_laid(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis
+) -> None:
+    """Valkey offers what the database knows as ended: it is let go of, and not run again."""
+    ended, alive = submit(model), submit(model)
+    with every_tenant("the test ends it behind the queue's back"):
+        Generation.objects.filter(id=UUID(ended)).update(
+            state=GenerationState.CANCELLED, ended_at=row(alive).created_at
+        )
+    worker = start_worker()
+    wait_for_state(alive, GenerationState.COMPLETED)
+    assert token_log.read(valkey, ended) == []
+    assert DispatchQueue(valkey).contains([ended]) == set()
+    assert worker.process.metrics.counters.snapshot()['claims_total{kind="ghost",lane="normal"}'] == 1
+
+
+def test_an_epoch_that_valkey_forgot_is_counted_on_from_the_database(
+    start_worker: StartWorker, model: LanguageModel
+) -> None:
+    generation = submit(model)
+    with every_tenant("the test plays an earlier life"):
+        Generation.objects.filter(id=UUID(generation)).update(epoch=7)
+    start_worker()
+    assert wait_for_state(generation, GenerationState.COMPLETED).epoch == 8
+
+
+def test_what_had_ended_but_was_never_settled_is_settled_only(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis, worker: HandDrivenWorker
+) -> None:
+    generation = submit(model)
+    worker.claim()
+    worker.run_dry()  # its settlement thread never runs: the worker died right after the last tick
+    log = worker.log(generation)
+    let_lease_lapse(valkey, generation, model.name)
+    start_worker()
+    done = wait_for_state(generation, GenerationState.COMPLETED)
+    assert done.completion_tokens == end_of(log).usage.completion_tokens
+    assert token_log.read(valkey, generation) == log
+
+
+def test_settlement_is_repeated_until_the_database_is_back_and_the_lease_kept_meanwhile(
+    start_worker: StartWorker, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, attempts = settlement_thread.settle, list[str]()
+
+    def away_at_first(generation_id: UUID, *arguments: object, **named: object) -> bool:
+        attempts.append(generation_id.hex)
+        if attempts.count(generation_id.hex) <= 3 and generation_id.hex == first:
+            raise db.OperationalError("the database is away")
+        return settle(generation_id, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(settlement_thread, "settle", away_at_first)
+    first = submit(model)
+    worker = start_worker(replace(TIMES, lease_s=0.6))
+    second = submit(model, max_tokens=3)
+    wait_for_state(second, GenerationState.COMPLETED)
+    done = wait_for_state(first, GenerationState.COMPLETED)
+    assert attempts.count(first) >= 4
+    assert done.epoch == 1, "nobody else had to settle it"
+    assert worker.process.metrics.settlement_retries.value == 3
+
+
+def test_work_that_cannot_be_told_to_the_database_goes_back_and_is_claimed_again(
+    start_worker: StartWorker, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, attempts = claim_thread.start, list[int]()
+
+    def away_at_first(generation_id: UUID, epoch: int) -> bool:
+        attempts.append(epoch)
+        if len(attempts) <= 2:
+            raise db.OperationalError("the database is away")
+        return start(generation_id, epoch)
+
+    monkeypatch.setattr(claim_thread, "start", away_at_first)
+    start_worker()
+    assert wait_for_state(submit(model), GenerationState.COMPLETED).epoch == 3
+
+
+def test_a_heartbeat_tells_how_the_worker_fares(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis
+) -> None:
+    worker = start_worker()
+    wait_for_state(submit(model), GenerationState.COMPLETED)
+    wait_until(lambda: 'generations_total{state="completed",lane="normal"}' in heartbeat(valkey).counters)
+    beat = heartbeat(valkey)
+    assert (beat.worker, beat.model, beat.slots) == (worker.process.id, model.name, model.slots)
+    assert (beat.ready, beat.draining, beat.decoding, beat.prefilling) == (True, False, 0, 0)
+    assert beat.started_at <= beat.progressed_at <= beat.sent_at
+    assert beat.counters['ticks_total{action="decode"}'] >= 11
+    assert beat.counters['claims_total{kind="fresh",lane="normal"}'] == 1
+    assert (beat.blas, beat.device) != ("", "")
+
+
+def test_settings_that_an_operator_changes_are_applied_without_a_restart(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "_SETTINGS_S", 0.1)
+    worker = start_worker()
+    LanguageModel.objects.update(slots=1, prefill_chunk_tokens=8, prefill_interval=0)
+    wait_until(lambda: heartbeat(valkey).slots == 1)
+    wait_for_state(submit(model), GenerationState.COMPLETED)
+    assert worker.process.metrics.prefill_chunks.value == 3, "20 tokens in chunks of 8"
+
+
+def test_a_worker_is_a_row_from_its_start_to_its_end(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis
+) -> None:
+    worker = start_worker()
+    made = Worker.objects.get(id=UUID(worker.process.id))
+    assert (made.model, made.stopped_at) == (model, None)
+    heartbeat(valkey)
+    worker.stop()
+    assert worker.end is LoopEnd.DRAINED
+    made.refresh_from_db()
+    assert made.stopped_at is not None
+    assert heartbeats(valkey) == []
+
+
+def test_a_drained_worker_hands_its_streams_to_the_next_one(
+    start_worker: StartWorker, model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    expected = alone(engine, PROMPT, GREEDY, 400)
+    first = start_worker()
+    generation = submit(model, max_tokens=400)
+    wait_for_tokens(valkey, generation, 3)
+    first.stop()
+    assert first.process.metrics.requeues.value == 1
+    start_worker()
+    done = wait_for_state(generation, GenerationState.COMPLETED)
+    log = token_log.read(valkey, generation)
+    assert tokens_of(log) == expected
+    assert {entry.epoch for entry in log} == {1, 2}
+    assert done.epoch == 2
+
+
+def test_two_workers_share_the_queue_and_run_nothing_twice(
+    start_worker: StartWorker, model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    expected = alone(engine, PROMPT, GREEDY, 12)
+    for _ in range(2):
+        start_worker()
+    generations = [submit(model) for _ in range(16)]
+    for generation in generations:
+        assert wait_for_state(generation, GenerationState.COMPLETED).epoch == 1
+        assert tokens_of(token_log.read(valkey, generation)) == expected
+    with every_tenant("the test looks at the ledger"):
+        assert LedgerEntry.objects.count() == 16
