@@ -132,6 +132,14 @@ def test_an_end_is_refused_for_what_was_not_withdrawn(queue: DispatchQueue, valk
     assert token_log.read(valkey, task.generation) == []
 
 
+def test_an_end_in_another_epoch_is_refused(queue: DispatchQueue, valkey: redis.Redis) -> None:
+    task = make_task()
+    queue.enqueue(task)
+    epoch = queue.withdraw(task.generation, REASON).epoch
+    assert not publishing.append_end(valkey, task.generation, epoch - 1, end(1, epoch - 1))
+    assert token_log.read(valkey, task.generation) == []
+
+
 def test_an_end_that_leaves_a_gap_is_refused(queue: DispatchQueue, valkey: redis.Redis) -> None:
     task = make_task()
     queue.enqueue(task)
