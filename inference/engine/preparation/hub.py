@@ -126,9 +126,10 @@ class HubSource:
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        from huggingface_hub.errors import (
+        # HTTPError is that of the HTTP library that the hub's client uses, whichever that is.
+        from huggingface_hub.errors import (  # type: ignore[attr-defined]
             GatedRepoError,
-            HTTPError,  # type: ignore[attr-defined]  # of the HTTP library that it uses, whichever that is
+            HTTPError,
             LocalEntryNotFoundError,
             RepositoryNotFoundError,
             RevisionNotFoundError,

@@ -136,10 +136,8 @@ class Command(BaseCommand):
         removed = not keep_files and remove_prepared(configuration().models_dir, name)
         if not registered and not removed:
             self._unknown(name)
-        files = (
-            "and its files are deleted" if removed else "its files stay" if keep_files else "it had no files"
-        )
-        self.stdout.write(f"{name} is no longer offered; {files}.")
+        files = "its files are deleted" if removed else "its files stay" if keep_files else "it had no files"
+        self.stdout.write(f"{name} is no longer offered, and {files}.")
 
     def _unknown(self, name: str) -> NoReturn:
         known = ", ".join(LanguageModel.objects.values_list("name", flat=True)) or "none"

@@ -123,11 +123,11 @@ def test_every_declared_end_ends_an_answer(own_checkpoint: Path, models: Path) -
     assert "generation_config.json" in record.files
 
 
-def without(*names: str) -> Callable[[Path], None]:
-    return lambda checkpoint: [(checkpoint / name).unlink() for name in names] and None
+def without(name: str) -> Callable[[Path], object]:
+    return lambda checkpoint: (checkpoint / name).unlink()
 
 
-def config(**changes: Any) -> Callable[[Path], None]:
+def config(**changes: Any) -> Callable[[Path], object]:
     def spoil(checkpoint: Path) -> None:
         edit(checkpoint / "config.json", lambda content: content.update(changes))
 
@@ -154,7 +154,7 @@ def wrong_offsets(checkpoint: Path) -> None:
     path.write_bytes(len(changed).to_bytes(8, "little") + changed + content[8 + size :])
 
 
-def weights(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+def weights(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
     def spoil(checkpoint: Path) -> None:
         arrays = load_file(checkpoint / "model.safetensors")
         change(arrays)
@@ -163,8 +163,14 @@ def weights(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None
     return spoil
 
 
-def file(name: str, content: str) -> Callable[[Path], None]:
-    return lambda checkpoint: (checkpoint / name).write_text(content) and None
+def file(name: str, content: str) -> Callable[[Path], object]:
+    return lambda checkpoint: (checkpoint / name).write_text(content)
+
+
+def too_few_logits(checkpoint: Path) -> None:
+    config(vocab_size=500)(checkpoint)
+    heads = ("model.embed_tokens.weight", "lm_head.weight")
+    weights(lambda arrays: arrays.update({name: arrays[name][:500] for name in heads}))(checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -199,22 +205,11 @@ def file(name: str, content: str) -> Callable[[Path], None]:
             "infinite values",
             weights(lambda arrays: arrays.update({"model.norm.weight": np.full(64, np.inf, np.float32)})),
         ),
-        (
-            Problem.CHECK_FAILED,
-            "has token 511, but the model knows only 500",
-            lambda checkpoint: [
-                config(vocab_size=500)(checkpoint),
-                weights(
-                    lambda arrays: arrays.update(
-                        {name: arrays[name][:500] for name in ("model.embed_tokens.weight", "lm_head.weight")}
-                    )
-                )(checkpoint),
-            ],
-        ),
+        (Problem.CHECK_FAILED, "has token 511, but the model knows only 500", too_few_logits),
     ],
 )
 def test_what_cannot_be_taken_is_refused_in_one_line(
-    own_checkpoint: Path, models: Path, problem: Problem, words: str, spoil: Callable[[Path], None]
+    own_checkpoint: Path, models: Path, problem: Problem, words: str, spoil: Callable[[Path], object]
 ) -> None:
     spoil(own_checkpoint)
     with pytest.raises(PreparationError, match=words) as refusal:
