@@ -47,6 +47,7 @@ SLOW_READER_S: Final = 5.0
 #: How long a new turn waits for the last answer, which has ended, to be settled.
 SETTLED_WITHIN_S: Final = 3.0
 _SETTLED_POLL_S: Final = 0.05
+_CANCEL_AGAIN_S: Final = 0.2
 
 _log = structlog.get_logger(__name__)
 
@@ -316,10 +317,11 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             _log.error("socket_task_failed", exc_info=fault)
 
     async def _stop_all(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # More than once: a connection to Valkey that is just being made can swallow a cancellation.
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(list(self._tasks), timeout=_CANCEL_AGAIN_S)
 
 
 async def _as_request(work: Callable[[Unpack[Ts]], Coroutine[Any, Any, None]], *args: *Ts) -> None:

@@ -134,7 +134,7 @@ def read_frame(envelope: Envelope, text: str) -> ClientFrame:
             f"`type` must be one of {', '.join(_FRAMES)}, {given}.",
             param="type",
         )
-    return validate(model, text)
+    return validate(model, text.encode())
 
 
 class Authenticated(Struct, tag="authenticated", tag_field="type"):

@@ -33,6 +33,8 @@ __all__ = ["Delivery", "Follower", "LogExpired", "RefillReason", "StreamDiverged
 _ENTRIES_PER_READ: Final = 256
 #: Pause before Valkey is asked again after an error, in seconds.
 _RECONNECT_S: Final = 0.25
+#: Pause before a task that was cancelled, and still runs, is cancelled again, in seconds.
+_CANCEL_AGAIN_S: Final = 0.2
 
 #: An entry's id and fields.
 _Entry = tuple[bytes, dict[bytes, bytes]]
@@ -92,9 +94,11 @@ class Delivery:
 
     async def aclose(self) -> None:
         """Stop the tasks and close the connections."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # More than once: a connection to Valkey that is just being made can swallow a cancellation.
+        while running := [task for task in self._tasks if not task.done()]:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
 
     def _start_tasks(self) -> None:
         """Start what is not running: at first, and again should a fault have ended it."""

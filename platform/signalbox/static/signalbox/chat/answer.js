@@ -4,12 +4,13 @@ import { MarkdownView } from "./markdown.js";
 import { count, duration, endNote, errorTitle, laneNote, laneReason, mayRetry, queueWords, speed } from "./wording.js";
 
 /**
- * An answer on its way or finished. `generation` is known from `accepted` on, `lastSeq` is where a resumed stream goes
- * on. `announce` speaks to screen readers; `retry` asks for the answer again.
+ * An answer on its way or finished. `generation` is known from `accepted` on; `lastSeq` and `epoch` are where a resumed
+ * stream goes on. `announce` speaks to screen readers; `retry` asks for the answer again.
  */
 export class Answer {
   generation = null;
   lastSeq = 0;
+  epoch;
   text = "";
   live = true;
   #announce;
@@ -83,9 +84,10 @@ export class Answer {
   }
 
   /** Text of the stream. What was seen already (a resumed stream may repeat nothing, an old one might) is dropped. */
-  delta({ seq, text }) {
+  delta({ seq, epoch, text }) {
     if (!this.live || seq <= this.lastSeq) return;
     this.lastSeq = seq;
+    this.epoch = epoch;
     if (!text) return;
     this.text += text;
     this.#frame ||= requestAnimationFrame(() => {
@@ -103,6 +105,17 @@ export class Answer {
     this.#learn(frame);
     if (!this.text.trim()) this.#say(lamp("off"), note || "The model answered with nothing");
     this.#showFoot(this.text.trim() ? note : "");
+  }
+
+  /** Whether the answer's pace is known: not to a stream that was picked up in the middle. */
+  get complete() {
+    return Boolean(this.#facts.timings?.tokens_per_second) || !(this.#facts.usage?.completion_tokens > 1);
+  }
+
+  /** The record of an answer that has ended. */
+  learn(record) {
+    this.#learn(record);
+    if (!this.#foot.hidden) this.#showFoot(endNote(record.finish_reason, record.cancel_reason));
   }
 
   /** The answer failed, or was refused. What has been written of it stays. */

@@ -17,7 +17,7 @@ export class Composer {
   #stop = document.getElementById("stop");
   #lanes = [];
   #answering = false;
-  #blocked = "";
+  #blocked = false;
 
   constructor({ send, stop }) {
     this.#form.addEventListener("submit", (event) => {
@@ -70,8 +70,8 @@ export class Composer {
     fillSelect(this.#lane, [[DEFAULT_LANE, "Default lane"], ...choices], chosen.lane ?? last.lane ?? DEFAULT_LANE);
     this.#model.disabled = !models.length;
     this.#lane.disabled = !lanes.length;
-    this.#field.disabled = Boolean(blocked);
-    this.#field.placeholder = blocked || "Ask anything";
+    this.#field.disabled = blocked;
+    this.#field.placeholder = blocked ? "Asking is not possible here" : "Ask anything";
     this.#showLane();
     this.#changed();
   }
@@ -87,7 +87,7 @@ export class Composer {
   }
 
   #changed() {
-    this.#send.disabled = Boolean(this.#blocked) || !this.#field.value.trim();
+    this.#send.disabled = this.#blocked || !this.#field.value.trim();
     this.#field.style.height = "auto";
     this.#field.style.height = `${this.#field.scrollHeight}px`;
   }

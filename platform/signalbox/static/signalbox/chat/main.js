@@ -12,7 +12,8 @@ const options = JSON.parse(document.getElementById("options").textContent);
 const drawer = new Drawer();
 
 const tenantSelect = document.getElementById("tenant");
-options.onTenant = (tenant) => {
+
+function onTenant(tenant) {
   if (!tenant) return;
   tenantSelect.value = tenant.id;
   try {
@@ -20,7 +21,8 @@ options.onTenant = (tenant) => {
   } catch {
     // Storage is off in this browser: the first tenant is chosen each time.
   }
-};
+}
+
 tenantSelect.replaceChildren(...options.tenants.map(({ id, name }) => element("option", { value: id }, name)));
 document.getElementById("tenant-field").hidden = options.tenants.length < 2;
 
@@ -29,11 +31,11 @@ const socket = new ChatSocket(options.urls.socket, {
   // news of models and lanes.
   refused: () =>
     get(options.urls.options).then(
-      (fresh) => chat.updateOptions({ ...fresh, onTenant: options.onTenant }),
-      () => undefined,
+      (fresh) => chat.updateOptions(fresh),
+      () => undefined, // the strip says already that there is no connection
     ),
 });
-const chat = new Chat({ options, socket, drawer });
+const chat = new Chat({ options, socket, drawer, onTenant });
 showConnection(socket);
 
 function conversationInAddress() {

@@ -5,7 +5,7 @@ import { dayGroup } from "./wording.js";
 
 const PAGE = 40;
 
-/** Calls `open(id)`, `rename(chat)` and `remove(chat)` when the reader asks for them. */
+/** Calls `open(id)`, `rename(chat)` and `remove(chat)` when the reader asks for them, `failed(error)` when loading fails. */
 export class Sidebar {
   #nav = document.getElementById("conversations");
   #url;
@@ -40,12 +40,6 @@ export class Sidebar {
     return this.#chats.find((chat) => chat.id === id) ?? null;
   }
 
-  /** Put a chat that has just been spoken in on top. */
-  touch(chat) {
-    this.#chats = [chat, ...this.#chats.filter((other) => other.id !== chat.id)];
-    this.#render();
-  }
-
   replace(chat) {
     this.#chats = this.#chats.map((other) => (other.id === chat.id ? { ...other, ...chat } : other));
     this.#render();
@@ -70,7 +64,13 @@ export class Sidebar {
   }
 
   async #loadMore() {
-    const page = await get(`${this.#url}?tenant=${this.tenant}&limit=${PAGE}&after=${this.#chats.at(-1).id}`);
+    let page;
+    try {
+      page = await get(`${this.#url}?tenant=${this.tenant}&limit=${PAGE}&after=${this.#chats.at(-1).id}`);
+    } catch (error) {
+      this.#actions.failed(error);
+      return;
+    }
     const known = new Set(this.#chats.map((chat) => chat.id));
     this.#chats.push(...page.data.filter((chat) => !known.has(chat.id)));
     this.#more = page.has_more;

@@ -5,6 +5,7 @@ import { element } from "./elements.js";
 /** How near to the end, in pixels, counts as reading along. */
 const NEAR_END = 80;
 const TOAST_MS = 5000;
+const WELCOME = ["What would you like to know?", "Your words stay on this server: the model runs here, in the lane you choose."];
 
 export class Thread {
   #thread = document.getElementById("thread");
@@ -36,6 +37,14 @@ export class Thread {
   showWelcome() {
     this.clear();
     this.#welcome.hidden = false;
+  }
+
+  /** What stands in an empty chat: suggestions, or why nothing can be asked (`[title, text]`). */
+  welcomeIs(blocked) {
+    const [title, text] = blocked ?? WELCOME;
+    document.getElementById("welcome-title").textContent = title;
+    document.getElementById("welcome-text").textContent = text;
+    document.getElementById("suggestions").hidden = Boolean(blocked);
   }
 
   showLoading() {

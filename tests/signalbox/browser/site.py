@@ -1,0 +1,145 @@
+"""A running site whose model's answers the test writes itself, word by word: web, database and Valkey are real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from signalbox import vendored
+from signalbox.configuration import ROOT
+from signalbox.supervision import embedded_valkey
+from tests.fixtures.live_stack import LiveStack
+
+USER = "ada"
+PASSWORD = "a signal is a promise"
+MODEL = "tiny/model"
+
+_PEOPLE = """
+from accounts import members, tenants, users
+from accounts.models import Lane, Role, User
+from accounts.principal import Actor
+from inference.models import LanguageModel
+
+actor = Actor.system("browser tests")
+
+def person(name, tenant, role=Role.MEMBER):
+    user = users.create(username=name, actor=actor).user
+    if role:
+        members.add(tenant=tenant, user=user, role=role, actor=actor)
+    return users.set_password(user=user, password={password!r}, actor=actor)
+
+def tenant(name, slug, lanes):
+    made = tenants.create(name=name, slug=slug, actor=actor, lanes=Lane.objects.filter(name__in=lanes))
+    return made
+
+works = tenant("Works", "works", ["high", "normal", "low"])
+yard = tenant("Yard", "yard", ["low"])
+ada = person({user!r}, works)
+members.add(tenant=yard, user=ada, role=Role.MEMBER, actor=actor)
+person("brunel", works)
+person("visitor", works, Role.VIEWER)
+person("stranger", works, None)
+users.create(username="fresh", actor=actor)
+LanguageModel.objects.create(
+    name={model!r}, directory={directory!r}, architecture="llama", context_length=4096, has_chat_template=True,
+    dtype="float32", size_bytes=1, checksum="c0ffee" * 10,
+)
+"""
+
+
+class RemoteHand:
+    """The worker's hand, in a process beside the site."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        python_path = f"{ROOT}:{ROOT / 'platform'}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.signalbox.browser.hand_process", MODEL],
+            env={**env, "PYTHONPATH": python_path, "DJANGO_SETTINGS_MODULE": "signalbox.settings"},
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def take(self) -> RemoteRun:
+        """Claim the next generation, when there is one."""
+        return RemoteRun(self, self.obey("take"))
+
+    def obey(self, verb: str, *arguments: Any, run: str | None = None) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        command = {"verb": verb, "arguments": arguments, **({"run": run} if run else {})}
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        assert "error" not in answer, f"{verb}: {answer['error']}"
+        return answer["result"]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class RemoteRun:
+    """One claimed generation, as in ``tests.inference.api.hand.Run``."""
+
+    def __init__(self, hand: RemoteHand, generation: str) -> None:
+        self._hand = hand
+        self.generation = generation
+
+    def say(self, *texts: str) -> None:
+        self._hand.obey("say", *texts, run=self.generation)
+
+    def prefill(self, done: int) -> None:
+        self._hand.obey("prefill", done, run=self.generation)
+
+    def finish(self, reason: str = "stop") -> None:
+        self._hand.obey("finish", reason, run=self.generation)
+
+    def fail(self, code: str, message: str) -> None:
+        self._hand.obey("fail", code, message, run=self.generation)
+
+    def cancelled(self) -> str:
+        """What it is told to end for, once it is told."""
+        return str(self._hand.obey("cancelled", run=self.generation))
+
+    def end_cancelled(self, reason: str) -> None:
+        self._hand.obey("end_cancelled", reason, run=self.generation)
+
+
+class Site(LiveStack):
+    """Web and Valkey, a few people, and no worker but the test's hand."""
+
+    hand: RemoteHand
+
+    def open(self, tokenizer_directory: Path) -> None:
+        vendored.copy(ROOT / "node_modules", self.state_dir / "vendor")
+        embedded_valkey.prepare(self.configuration.valkey_dir, self.configuration.valkey_socket)
+        self.valkey.start()
+        self.manage("migrate", "--verbosity", "0")
+        self.manage("collectstatic", "--no-input", "--verbosity", "0")
+        people = {"user": USER, "password": PASSWORD, "model": MODEL, "directory": str(tokenizer_directory)}
+        self.python(_PEOPLE.format(**people))
+        self.web.start()
+        self.hand = RemoteHand(self.env)
+
+    def close(self) -> None:
+        if hasattr(self, "hand"):
+            self.hand.kill()
+        self.shut_down()
+
+
+def open_site(tokenizer_directory: Path) -> Site:
+    """A running site in a temporary directory."""
+    site = Site(Path(tempfile.mkdtemp(prefix="sb-site-")))
+    try:
+        site.open(tokenizer_directory)
+    except BaseException:
+        sys.stderr.write(site.logs() + "\n")
+        site.close()
+        raise
+    return site
