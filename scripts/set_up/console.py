@@ -27,6 +27,8 @@ class Step:
     def progress(self, text: str) -> None:
         """Where the step is. On a terminal the line is rewritten; in a log every tenth second has one."""
         now = time.monotonic()
+        if not text:
+            return
         if now - self._shown < (_INTERVAL_S if self._terminal else 10.0):
             return
         self._shown = now

@@ -17,11 +17,13 @@ CHUNK = b"x" * 16_384
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """``/endless`` and every socket send for ever, ``/slow`` for two seconds, ``/hang`` until it is cancelled."""
+    """``/endless`` and the socket ``/flood`` send for ever, ``/slow`` ends after two seconds, ``/hang`` never; other
+    sockets are silent, other pages done at once."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})
-        await _until_disconnected(scope, receive, _flood(send, {"type": "websocket.send", "bytes": CHUNK}))
+        flood = _flood(send, {"type": "websocket.send", "bytes": CHUNK})
+        await _until_disconnected(scope, receive, flood if scope["path"] == "/flood" else asyncio.sleep(3600))
         return
     while (await receive()).get("more_body"):
         pass

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -12,6 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
+from websockets.sync.client import connect
 
 from signalbox.configuration import ROOT
 from tests.fixtures.live_stack import free_port
@@ -20,10 +23,14 @@ from tests.fixtures.processes import ManagedProcess
 _DEADLINE_S = 60.0
 _MIB = 1024 * 1024
 _UPGRADE = (
-    "GET /socket?key=sb_secret HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "GET {path}?key=sb_secret HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
     "Sec-WebSocket-Protocol: signalbox.v1, key.sb_secret\r\n\r\n"
 )
+
+
+def upgrade(path: str) -> str:
+    return _UPGRADE.format(path=path)
 
 
 class Server:
@@ -64,9 +71,20 @@ class Server:
             time.sleep(0.05)
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that stays: do not stop it."""
+    yield from _running(tmp_path_factory.mktemp("server"))
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path, stalled_s=1.5)
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """A server of the test's own, to stop."""
+    yield from _running(tmp_path)
+
+
+def _running(directory: Path) -> Iterator[Server]:
+    server = Server(directory, stalled_s=1.5)
     server.process.start()
     yield server
     server.process.kill()
@@ -83,7 +101,9 @@ def read_to_end(connection: socket.socket) -> bytes:
     return received
 
 
-@pytest.mark.parametrize(("request_text", "path"), [(get("/endless"), "/endless"), (_UPGRADE, "/socket")])
+@pytest.mark.parametrize(
+    ("request_text", "path"), [(get("/endless"), "/endless"), (upgrade("/flood"), "/flood")]
+)
 def test_a_client_that_never_reads_is_cut_and_costs_no_memory(
     server: Server, request_text: str, path: str
 ) -> None:
@@ -138,36 +158,39 @@ def test_a_body_at_the_limit_is_let_through(server: Server) -> None:
     assert read_to_end(server.connect(request)).startswith(b"HTTP/1.1 200 ")
 
 
-def test_sigterm_lets_answers_under_way_end_and_takes_no_new_ones(server: Server) -> None:
-    under_way = server.connect(get("/slow"))
-    assert b"first" in under_way.recv(4096)
-    server.process.send_signal(15)
-    assert b"last" in read_to_end(under_way)
-    assert server.process.terminate() == 0
+def test_sigterm_lets_answers_under_way_end_takes_no_new_ones_and_cuts_what_does_not_end(
+    own_server: Server,
+) -> None:
+    ending, hanging = own_server.connect(get("/slow")), own_server.connect(get("/hang"))
+    chat = connect(f"ws://127.0.0.1:{own_server.port}/silent")
+    assert b"first" in ending.recv(4096)
+    assert b"first" in hanging.recv(4096)
+    own_server.process.send_signal(signal.SIGTERM)
+    with pytest.raises(ConnectionClosed) as closed:
+        chat.recv(timeout=_DEADLINE_S)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == CloseCode.SERVICE_RESTART
     with pytest.raises(ConnectionError):
-        server.connect(get("/slow"))
+        own_server.connect(get("/page"))
+    assert b"last" in read_to_end(ending)
+    assert own_server.process.wait() == 0
+    assert "ended /hang draining" in own_server.written
+    assert "ended /silent draining" in own_server.written
+    assert "ended /slow" not in own_server.written
 
 
-def test_sigterm_cuts_what_does_not_end_in_time_and_says_that_it_was_the_server(server: Server) -> None:
-    endless = server.connect(get("/hang"))
-    assert b"first" in endless.recv(4096)
-    assert server.process.terminate() == 0
-    assert "ended /hang draining" in server.written
-
-
-def test_sigterm_closes_sockets_as_a_restart_and_says_that_it_was_the_server(server: Server) -> None:
-    chat = server.connect(_UPGRADE)
-    assert b"101" in chat.recv(64)
-    server.process.send_signal(15)
-    with contextlib.suppress(ConnectionError):  # it was in the middle of a frame
-        read_to_end(chat)
-    server.wait_for("ended /socket draining")
+def test_a_second_sigterm_waits_for_nothing(own_server: Server) -> None:
+    hanging = own_server.connect(get("/hang"))
+    assert b"first" in hanging.recv(4096)
+    own_server.process.send_signal(signal.SIGTERM)
+    own_server.process.send_signal(signal.SIGTERM)
+    assert own_server.process.wait() == 0
 
 
 def test_a11_access_logs_hold_neither_query_strings_nor_socket_protocols(server: Server) -> None:
     request = "GET /page?key=sb_secret HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     read_to_end(server.connect(f"{request}Authorization: Bearer sb_secret\r\n\r\n"))
-    chat = server.connect(_UPGRADE)
+    chat = server.connect(upgrade("/socket"))
     assert b"101" in chat.recv(64)
     server.wait_for("WEBSOCKET /socket connected")
     assert "GET /page 200" in server.written
@@ -185,5 +208,5 @@ def test_a_taken_port_is_one_line_and_status_1(server: Server, tmp_path: Path) -
     second.port = server.port
     second.process.command[-2] = str(server.port)
     second.process.start(wait=False)
-    second.wait_for("in use")
-    assert second.process.terminate() == 1
+    assert second.process.wait() == 1
+    assert "in use" in second.written
