@@ -24,6 +24,9 @@ from inference.messages import Sampling
 #: Tokens of a batch, ``(rows,)``, from logits, ``(rows, vocabulary)``.
 Rule = Callable[[mx.array, Sequence["RowSampler"]], mx.array]
 
+#: Colder than this the best token always wins, and dividing by it may overflow.
+_COLDEST: Final = 1e-5
+#: Candidates that are sorted at least.
 _NARROWEST: Final = 64
 
 
@@ -68,7 +71,7 @@ def draw(logits: mx.array, rows: Sequence[RowSampler]) -> mx.array:
 
 
 def _rule(sampling: Sampling, vocab_size: int) -> Rule:
-    if sampling.temperature == 0:
+    if sampling.temperature < _COLDEST or sampling.top_k == 1:
         return _greedy
     if 0 < sampling.top_k < vocab_size:
         # By powers of two: how many candidates are sorted must not depend on the other rows.

@@ -105,6 +105,7 @@ HALVING = mx.where(mx.arange(VOCABULARY) <= 7, (mx.arange(VOCABULARY) - 7) * mat
     [
         (Sampling(seed=1, temperature=0), {7}),
         (Sampling(seed=1, temperature=1e-4), {7}),
+        (Sampling(seed=1, temperature=1e-40), {7}),
         (Sampling(seed=1, top_k=1), {7}),
         (Sampling(seed=1, top_k=3), {7, 6, 5}),
         (Sampling(seed=1, top_p=0.01), {7}),
