@@ -45,8 +45,8 @@ class Configuration(BaseSettings):
     valkey_max_memory_mb: int = Field(
         default=1024,
         ge=64,
-        description="Memory of the embedded Valkey, in MiB. From 80 % of it on nothing new is admitted (503), so that what "
-        "runs can go on. Your own server has its own `maxmemory`.",
+        description="Memory of the embedded Valkey, in MiB. From 80 % of it on nothing new is admitted (503), so that "
+        "what runs can go on. Your own server has its own `maxmemory`.",
     )
     host: str = Field(default="127.0.0.1", description="Address that the web server listens on.")
     port: int = Field(default=8000, ge=1, le=65535, description="Port that the web server listens on.")
