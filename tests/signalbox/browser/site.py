@@ -50,6 +50,22 @@ LanguageModel.objects.create(
 )
 """
 
+_FORGET = """
+from accounts.models import Entitlement, Lane, Tenant
+from accounts.tenancy import every_tenant
+from inference import cancellation
+from inference.messages import CancelReason
+from inference.models import Conversation, Generation
+
+with every_tenant("the next test starts afresh"):
+    for generation in Generation.objects.filter(ended_at=None):
+        cancellation.cancel(generation.id, CancelReason.OPERATOR_REQUESTED)
+    Conversation.objects.all().delete()
+    works = Tenant.objects.get(slug="works")
+    for lane in Lane.objects.all():
+        Entitlement.objects.get_or_create(tenant=works, lane=lane, ended_at=None)
+"""
+
 
 class RemoteHand:
     """The worker's hand, in a process beside the site."""
@@ -126,6 +142,10 @@ class Site(LiveStack):
         self.python(_PEOPLE.format(**people))
         self.web.start()
         self.hand = RemoteHand(self.env)
+
+    def forget_everything(self) -> None:
+        """End what is under way, and give everybody back what they had at the start."""
+        self.python(_FORGET)
 
     def close(self) -> None:
         if hasattr(self, "hand"):
