@@ -292,6 +292,10 @@ async def test_a_new_password_ends_the_sessions_that_were_opened_with_the_old_on
 
 
 async def test_an_answer_is_told_from_acceptance_to_its_end(socket: SocketClient, hand: Hand) -> None:
+    # Progress is told, not kept: the process's reader has to be there when it is.
+    await socket.send(**generate("first"))
+    await hand.answer(["Hi"])
+    await socket.until("done")
     await socket.send(**generate(service_tier="flex", max_tokens=9))
     accepted = await socket.next()
     assert accepted | {"generation": ""} == {
@@ -460,7 +464,7 @@ async def test_a_frame_that_cannot_be_acted_on_is_answered_with_what_is_wrong_an
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '"generate"', "null", "[" * 5000, '{"type": "\\ud800"}', "NaN"]
+    "text", [" ", "{", "[]", '"generate"', "null", "[" * 5000, '{"type": "\\ud800"}', "NaN"]
 )
 async def test_what_is_no_json_object_is_refused_and_the_connection_stays(
     socket: SocketClient, text: str
@@ -483,9 +487,9 @@ async def test_a_frame_beyond_the_limit_is_refused_and_the_connection_stays(sock
 async def test_one_connection_has_a_bounded_number_of_generations(
     socket: SocketClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_socket.ChatConsumer._start, "__kwdefaults__", {"room": 1})
     await socket.send(**generate("a"))
     assert (await socket.next())["type"] == "accepted"
+    monkeypatch.setattr(chat_socket.ChatConsumer._start, "__kwdefaults__", {"room": 1})
     await socket.send(**generate("b"))
     error = await socket.until_error()
     assert (error["code"], error["ref"]) == ("too_many_generations", "b")
@@ -549,8 +553,9 @@ async def test_a_reader_ahead_of_the_log_is_told_that_the_stream_diverged(
 ) -> None:
     await socket.send(**generate())
     name = (await socket.next())["generation"]
-    await hand.answer(["One"])
-    await socket.until("done")
+    run = await hand.take()
+    await run.say("One")
+    await socket.until("delta")
     await socket.send(type="resume", generation=name, after=99)
     assert (await socket.until_error())["code"] == "stream_diverged"
 
