@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -32,6 +33,38 @@ def exactly(at: datetime) -> str:
     """A time to the second, with its zone."""
     local = timezone.localtime(at)
     return f"{date_format(local, 'j M Y, H:i:s')} {local.tzname()}"
+
+
+def time_field(name: str, description: str) -> Callable[[Any, Any], str]:
+    """A read-only field of an admin page, as one of its methods: the row's time ``name``, to the second."""
+
+    def shown(page: Any, row: Any) -> str:
+        at = getattr(row, name)
+        return exactly(at) if at else EMPTY
+
+    shown.short_description = description  # type: ignore[attr-defined]
+    return shown
+
+
+def badge(text: str, kind: str = "") -> SafeString:
+    """A word that stands out; ``kind`` may be ``warning``."""
+    return format_html('<span class="sb-badge sb-badge-{}">{}</span>', kind or "plain", text)
+
+
+def lasted(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def unbroken(text: str) -> SafeString:
+    """Text that stays on one line."""
+    return format_html('<span class="sb-nowrap">{}</span>', text)
 
 
 def number(value: int) -> str:

@@ -32,6 +32,7 @@ settings.register_profile("signalbox", deadline=None)
 settings.load_profile("signalbox")
 
 pytest_plugins = [
+    "tests.fixtures.admin",
     "tests.fixtures.passwords",
     "tests.fixtures.seeds",
     "tests.fixtures.valkey",

@@ -44,7 +44,7 @@ class ActorKindFilter(admin.SimpleListFilter):
 
 @admin.register(AuditEvent)
 class AuditEventAdmin(RecordAdmin):
-    list_display = ("number_column", "when", "actor_name", "action_code", "what", "address")
+    list_display = ("number_column", "when", "by", "action_code", "what", "address")
     list_display_links = ("number_column", "action_code")
     list_filter = (ObjectKindFilter, ActorKindFilter, "at")
     search_fields = ("actor_name", "action", "object_name", "object_id", "request_id")
@@ -83,6 +83,10 @@ class AuditEventAdmin(RecordAdmin):
     @display(description="Object")
     def what(self, event: AuditEvent) -> str:
         return event.object_name or event.object_id
+
+    @display(description="Who")
+    def by(self, event: AuditEvent) -> str:
+        return event.actor_name
 
     @display(description="Who")
     def actor(self, event: AuditEvent) -> str:

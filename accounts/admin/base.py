@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
+from django.contrib.admin.widgets import RelatedFieldWidgetWrapper
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
@@ -56,7 +57,6 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
     may_add = False
     may_change = False
     list_per_page = 50
-    show_full_result_count = False
     compressed_fields = True
     warn_unsaved_form = True
     list_filter_submit = False
@@ -88,11 +88,23 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
         """A verb's refusal is shown in the form, at the field that is at fault."""
+        context = {
+            "show_save_and_add_another": False,
+            "show_save_and_continue": False,
+            **(extra_context or {}),
+        }
         try:
-            return super().changeform_view(request, object_id, form_url, extra_context)
+            return super().changeform_view(request, object_id, form_url, context)
         except ChangeRefused as refusal:
             request.refusal = refusal  # type: ignore[attr-defined]
-            return super().changeform_view(request, object_id, form_url, extra_context)
+            return super().changeform_view(request, object_id, form_url, context)
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Fields without Django's pop-ups to add and change what they point to: those have pages of their own."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if field is not None and isinstance(field.widget, RelatedFieldWidgetWrapper):
+            field.widget = field.widget.widget
+        return field
 
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kw: Any
@@ -112,6 +124,12 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> NoReturn:
         raise NotImplementedError("nothing is deleted in the admin")
+
+    def construct_change_message(
+        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
+    ) -> list[dict[str, Any]]:
+        """Nothing: the audit holds it already."""
+        return []
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> None:
         """Nothing: the audit holds it already."""
@@ -195,6 +213,7 @@ class RecordAdmin(SiteModelAdmin):
     """Of what is written once by the system and read only. There may be millions of rows: they are not counted."""
 
     paginator = InfinitePaginator
+    show_full_result_count = False
 
 
 class LookInline(TabularInline):  # type: ignore[misc]

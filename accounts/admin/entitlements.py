@@ -14,7 +14,7 @@ from accounts import entitlements
 from accounts.actors import actor_of
 from accounts.admin.base import Question, SiteModelAdmin
 from accounts.admin.filters import EndedFilter
-from accounts.formatting import EMPTY, ago, link
+from accounts.formatting import EMPTY, ago, link, time_field
 from accounts.models import Entitlement, User
 
 
@@ -64,9 +64,11 @@ class EntitlementAdmin(SiteModelAdmin):
             "What it may do there",
             {"fields": ("weight", "speculation"), "description": "Holds for what is admitted from now on."},
         ),
-        ("Why", {"fields": ("reason", "granted_by", "created_at", "ended_at")}),
+        ("Why", {"fields": ("reason", "granted_by", "granted_exactly", "ended_exactly")}),
     )
-    readonly_fields = ("tenant_link", "state", "granted_by", "created_at", "ended_at")
+    readonly_fields = ("tenant_link", "state", "granted_by", "granted_exactly", "ended_exactly")
+    granted_exactly = time_field("created_at", "Granted")
+    ended_exactly = time_field("ended_at", "Ended")
 
     @display(description="Tenant", ordering="tenant__name")
     def tenant_link(self, entitlement: Entitlement) -> str:

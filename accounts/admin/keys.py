@@ -16,7 +16,7 @@ from accounts.actors import actor_of
 from accounts.admin.base import Question, ShownOnce, SiteModelAdmin
 from accounts.admin.filters import KeyStateFilter
 from accounts.authentication import KeyRefusal, refusal_of
-from accounts.formatting import EMPTY, ago, code, link
+from accounts.formatting import EMPTY, ago, code, link, time_field
 from accounts.models import ApiKey, Scope, User
 
 _WORKS = "Works"
@@ -89,11 +89,11 @@ class ApiKeyAdmin(SiteModelAdmin):
             {
                 "fields": (
                     "expires_at",
-                    "created_at",
+                    "created_exactly",
                     "created_by",
                     "last_used",
                     "rotated_from_link",
-                    "revoked_at",
+                    "revoked_exactly",
                 ),
                 "description": "When a key expires, what it runs may finish. When it is revoked, that is cancelled.",
             },
@@ -103,12 +103,15 @@ class ApiKeyAdmin(SiteModelAdmin):
         "tenant_link",
         "prefix_code",
         "state",
-        "created_at",
+        "created_exactly",
         "created_by",
         "last_used",
         "rotated_from_link",
-        "revoked_at",
+        "revoked_exactly",
     )
+
+    created_exactly = time_field("created_at", "Created")
+    revoked_exactly = time_field("revoked_at", "Revoked")
 
     @display(description="Key", header=True, ordering="name")
     def named(self, key: ApiKey) -> list[str]:
@@ -161,6 +164,12 @@ class ApiKeyAdmin(SiteModelAdmin):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         works = not isinstance(obj, ApiKey) or refusal_of(obj, timezone.now()) is None
         return works and super().has_change_permission(request, obj)
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        field = super().formfield_for_foreignkey(db_field, request, **kwargs)
+        if db_field.name == "default_lane":
+            field.empty_label = "normal, as for every key"
+        return field
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         values = form.cleaned_data

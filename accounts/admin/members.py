@@ -11,7 +11,7 @@ from accounts import members
 from accounts.actors import actor_of
 from accounts.admin.base import Question, SiteModelAdmin
 from accounts.admin.filters import EndedFilter
-from accounts.formatting import ago, link
+from accounts.formatting import ago, link, time_field
 from accounts.models import Membership, Role
 
 
@@ -39,9 +39,11 @@ class MembershipAdmin(SiteModelAdmin):
     )
     fieldsets = (
         (None, {"fields": ("user_link", "tenant_link", "role", "state")}),
-        ("Its life", {"fields": ("created_at", "ended_at")}),
+        ("Membership", {"fields": ("joined_exactly", "ended_exactly")}),
     )
-    readonly_fields = ("user_link", "tenant_link", "state", "created_at", "ended_at")
+    readonly_fields = ("user_link", "tenant_link", "state", "joined_exactly", "ended_exactly")
+    joined_exactly = time_field("created_at", "Joined")
+    ended_exactly = time_field("ended_at", "Ended")
 
     @display(description="Member", header=True, ordering="user__username")
     def person(self, membership: Membership) -> list[str]:

@@ -19,7 +19,7 @@ from accounts.actors import actor_of
 from accounts.admin.base import LookInline, Question, SiteModelAdmin
 from accounts.admin.filters import ClosedFilter
 from accounts.authentication import refusal_of
-from accounts.formatting import EMPTY, ago, number
+from accounts.formatting import EMPTY, ago, code, number, time_field
 from accounts.models import ApiKey, Entitlement, Lane, Membership, Tenant, User
 
 
@@ -121,7 +121,11 @@ class TenantAdmin(SiteModelAdmin):
     search_help_text = "By name or short name"
     prepopulated_fields = {"slug": ("name",)}
     inlines = (KeysOfTenant, EntitlementsOfTenant, MembersOfTenant)
-    actions_detail = ("new_key", "grant", "add_member", "close", "reopen")
+    actions_detail = (
+        {"title": "Add", "icon": "add", "items": ["new_key", "grant", "add_member"]},
+        "close",
+        "reopen",
+    )
     add_fieldsets = (
         (
             None,
@@ -133,8 +137,10 @@ class TenantAdmin(SiteModelAdmin):
         ),
         ("What it may use", {"fields": ("lanes",)}),
     )
-    fieldsets = ((None, {"fields": ("name", "slug", "state", "created_at", "closed_at")}),)
-    readonly_fields = ("state", "created_at", "closed_at")
+    fieldsets = ((None, {"fields": ("name", "short_name", "state", "created_exactly", "closed_exactly")}),)
+    readonly_fields = ("short_name", "state", "created_exactly", "closed_exactly")
+    created_exactly = time_field("created_at", "Created")
+    closed_exactly = time_field("closed_at", "Closed")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
@@ -171,8 +177,15 @@ class TenantAdmin(SiteModelAdmin):
     def created(self, tenant: Tenant) -> str:
         return ago(tenant.created_at)
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return self.readonly_fields if obj is None else ("slug", *self.readonly_fields)
+    @display(description="Short name")
+    def short_name(self, tenant: Tenant) -> str:
+        return code(tenant.slug)
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name == "slug":
+            field.label = "Short name"
+        return field
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return self.prepopulated_fields if obj is None else {}

@@ -51,7 +51,7 @@ class _NamedRecordAdmin(RecordAdmin):
     def prompt(self, row: Any) -> str:
         return number(row.prompt_tokens)
 
-    @display(description="of it cached")
+    @display(description="Cached")
     def cached(self, row: Any) -> str:
         return number(row.cached_tokens)
 

@@ -12,7 +12,7 @@ from unfold.enums import ActionVariant
 from accounts import users
 from accounts.actors import actor_of
 from accounts.admin.base import LookInline, Question, ShownOnce, SiteModelAdmin
-from accounts.formatting import EMPTY, ago
+from accounts.formatting import EMPTY, ago, time_field
 from accounts.models import Membership, User
 
 # Rights in the admin are two flags of a user; tenants have roles. There is no third system beside them.
@@ -67,9 +67,11 @@ class UserAdmin(SiteModelAdmin):
                 "description": "What a person may do in a tenant is their role there.",
             },
         ),
-        ("Its life", {"fields": ("date_joined", "last_login", "must_change_password")}),
+        ("Account", {"fields": ("created_exactly", "signed_in_exactly")}),
     )
-    readonly_fields = ("state", "date_joined", "last_login", "must_change_password")
+    readonly_fields = ("state", "created_exactly", "signed_in_exactly")
+    created_exactly = time_field("date_joined", "Created")
+    signed_in_exactly = time_field("last_login", "Last log-in")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)

@@ -37,7 +37,6 @@ class Entitlement(models.Model):
                 fields=["tenant", "lane"],
                 condition=models.Q(ended_at=None),
                 name="entitlement_one_standing_per_lane",
-                violation_error_message="This tenant is entitled to this lane already.",
             ),
             models.CheckConstraint(condition=models.Q(weight__gte=1), name="entitlement_weight_positive"),
         ]

@@ -34,7 +34,6 @@ class Membership(models.Model):
                 fields=["tenant", "user"],
                 condition=models.Q(ended_at=None),
                 name="membership_one_live_per_user",
-                violation_error_message="This user is a member of this tenant already.",
             ),
             models.CheckConstraint(condition=models.Q(role__in=Role.values), name="membership_role_known"),
         ]

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, cast
 
 from django.contrib import admin
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseBase
+from django.utils.html import format_html
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
@@ -14,8 +15,8 @@ from accounts import audit
 from accounts.actors import actor_of
 from accounts.admin.base import Question, RecordAdmin
 from accounts.admin.filters import generation_id_in
-from accounts.formatting import EMPTY, ago, code, exactly, link, number
-from accounts.models import LaneAssignment
+from accounts.formatting import EMPTY, ago, badge, code, exactly, lasted, link, number, unbroken
+from accounts.models import AssignmentReason, LaneAssignment
 from inference.cancellation import cancel
 from inference.messages import CancelReason
 from inference.models import Generation, GenerationState
@@ -29,8 +30,7 @@ class GenerationAdmin(RecordAdmin):
         "state_label",
         "tenant_link",
         "model",
-        "lane",
-        "why",
+        "lane_badge",
         "tokens",
         "took",
         "accepted",
@@ -131,15 +131,24 @@ class GenerationAdmin(RecordAdmin):
     def why(self, generation: Any) -> str:
         return str(generation.assignment.get_reason_display()) if generation.assignment else EMPTY
 
-    @display(description="Tokens")
+    @display(description="Lane")
+    def lane_badge(self, generation: Any) -> str:
+        lowered = generation.assignment and generation.assignment.reason == AssignmentReason.NOT_ENTITLED
+        if not lowered:
+            return str(generation.lane_id)
+        return format_html(
+            "{} {}", generation.lane_id, badge(f"not {generation.assignment.requested_lane}", "warning")
+        )
+
+    @display(description="Prompt + answer")
     def tokens(self, generation: Generation) -> str:
-        return f"{number(generation.prompt_tokens)} + {number(generation.completion_tokens)}"
+        return unbroken(f"{number(generation.prompt_tokens)} + {number(generation.completion_tokens)}")
 
     @display(description="Prompt")
     def prompt_count(self, generation: Generation) -> str:
         return number(generation.prompt_tokens)
 
-    @display(description="of it cached")
+    @display(description="Cached")
     def cached_count(self, generation: Generation) -> str:
         return number(generation.cached_tokens)
 
@@ -175,7 +184,7 @@ class GenerationAdmin(RecordAdmin):
 
     @display(description="Took")
     def took(self, generation: Generation) -> str:
-        return _between(generation.created_at, generation.ended_at)
+        return unbroken(_between(generation.created_at, generation.ended_at))
 
     @display(description="Claimed by a worker")
     def claims(self, generation: Generation) -> str:
@@ -248,9 +257,4 @@ def _attach_assignments(generations: list[Any]) -> None:
 
 
 def _between(start: datetime, end: datetime | None) -> str:
-    if end is None:
-        return EMPTY
-    seconds = (end - start).total_seconds()
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 100 else str(timedelta(seconds=round(seconds)))
+    return EMPTY if end is None else lasted((end - start).total_seconds())

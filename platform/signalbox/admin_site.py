@@ -77,6 +77,12 @@ class SignalboxAdminSite(UnfoldAdminSite):  # type: ignore[misc]
             response.template_name = "admin/now_panels.html"
         return response
 
+    def app_index(
+        self, request: HttpRequest, app_label: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The sidebar lists every page; a page per app would list some of them again."""
+        return redirect(reverse(f"{self.name}:index"))
+
     def search(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Pages and rows by name. Answers are not cached: they show rows, and the cache holds plain values only."""
         term = request.GET.get("s", "").strip().lower()

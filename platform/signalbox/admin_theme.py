@@ -17,9 +17,9 @@ def _page(title: str, icon: str, model: str) -> dict[str, Any]:
     return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{model}_changelist")}
 
 
-def _operator(request: HttpRequest) -> list[str]:
-    """The badge beside the title: who only may look is told so on every page."""
-    return ["Operator", "success"] if request.user.is_superuser else ["Read only", "info"]
+def _subheader(request: HttpRequest) -> str:
+    """Who only may look is told so on every page."""
+    return "Operations" if request.user.is_superuser else "Operations, read only"
 
 
 #: The chat page's warm greys, from paper to night.
@@ -43,7 +43,7 @@ _PRIMARY = {
     "200": "#bfe3d2",
     "300": "#8fd0b1",
     "400": "#45c48d",
-    "500": "#1a8f65",
+    "500": "#27ab7c",
     "600": "#0d6b4d",
     "700": "#0a573f",
     "800": "#0b4634",
@@ -54,7 +54,7 @@ _PRIMARY = {
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Signalbox",
     "SITE_HEADER": "Signalbox",
-    "SITE_SUBHEADER": "Operations",
+    "SITE_SUBHEADER": _subheader,
     "SITE_URL": "/",
     "SITE_ICON": _static("signalbox/pictures/favicon.svg"),
     "SITE_FAVICONS": [
@@ -63,7 +63,6 @@ UNFOLD: dict[str, Any] = {
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": False,
-    "ENVIRONMENT": "signalbox.admin_theme._operator",
     "BORDER_RADIUS": "8px",
     "COLORS": {
         "base": _BASE,

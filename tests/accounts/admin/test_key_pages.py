@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts.authentication import InvalidKey, authenticate_key
+from accounts.models import ApiKey, AuditEvent, Lane, User
+from accounts.tenancy import every_tenant
+from tests.factories import ApiKeyFactory, TenantFactory
+from tests.fixtures.stored_text import stored_text
+
+_KEY = re.compile(r"sb_[0-9A-Za-z]{12}_[0-9A-Za-z]{49}")
+
+
+def _url(name: str, *arguments: object) -> str:
+    return reverse(f"admin:accounts_apikey_{name}", args=arguments)
+
+
+def _fields(tenant: Any, **changes: Any) -> dict[str, Any]:
+    return {
+        "tenant": tenant.id,
+        "name": "app",
+        "scopes": ["inference", "read"],
+        "default_lane": "",
+        **changes,
+    }
+
+
+def test_a_new_key_is_shown_once_and_kept_nowhere(as_operator: Client, operator: User, valkey: Any) -> None:
+    tenant = TenantFactory(name="Rail")
+    answer = as_operator.post(_url("add"), _fields(tenant, default_lane="low"))
+    assert answer.status_code == 200
+    assert "no-store" in answer["Cache-Control"]
+    [raw] = set(_KEY.findall(answer.content.decode()))
+    principal = authenticate_key(raw)
+    assert (principal.tenant_id, principal.default_lane) == (tenant.id, "low")
+
+    assert raw not in answer.request["PATH_INFO"] + answer.request["QUERY_STRING"]
+    assert not any(raw in str(value) for value in answer.headers.values())
+    assert not any(raw in morsel.value for morsel in as_operator.cookies.values())
+    assert raw not in stored_text()
+    assert raw not in str([session.get_decoded() for session in Session.objects.all()])
+    assert all(raw.encode() not in (valkey.dump(name) or b"") for name in valkey.scan_iter())
+    with every_tenant("test"):
+        key = ApiKey.objects.get()
+    for url in (_url("changelist"), _url("change", key.pk), _url("history", key.pk)):
+        page = as_operator.get(url).content.decode()
+        assert raw not in page
+        assert not _KEY.search(page)
+
+    event = AuditEvent.objects.get()
+    assert (event.action, event.actor_id, event.actor_name) == (
+        "api_key.create",
+        str(operator.id),
+        "operator",
+    )
+    assert key.created_by == operator
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": ""}, "This field is required"),
+        ({"scopes": []}, "This field is required"),
+        ({"expires_at_0": "2020-01-01", "expires_at_1": "00:00:00"}, "cannot expire in the past"),
+        ({"name": "sb_0123456789ab_" + "x" * 49}, "contains an API key"),
+    ],
+)
+def test_a_mistake_is_shown_at_its_field_and_makes_no_key(
+    as_operator: Client, changes: dict[str, Any], said: str
+) -> None:
+    answer = as_operator.post(_url("add"), _fields(TenantFactory(), **changes))
+    assert answer.status_code == 200
+    assert said in answer.content.decode()
+    with every_tenant("test"):
+        assert not ApiKey.objects.exists()
+
+
+def test_rotating_asks_first_and_shows_the_successor_once(as_operator: Client) -> None:
+    key: Any = ApiKeyFactory()
+    question = as_operator.get(_url("rotate", key.pk)).content.decode()
+    assert "Overlap, in hours" in question
+    with every_tenant("test"):
+        assert ApiKey.objects.count() == 1
+    answer = as_operator.post(_url("rotate", key.pk), {"overlap": 2})
+    [raw] = set(_KEY.findall(answer.content.decode()))
+    assert authenticate_key(raw).tenant_id == key.tenant_id
+    assert authenticate_key(key.raw)
+    with every_tenant("test"):
+        end = ApiKey.objects.get(id=key.id).expires_at
+    assert end is not None
+    assert abs(end - timezone.now() - timedelta(hours=2)) < timedelta(minutes=5)
+
+
+def test_an_impossible_overlap_is_refused_at_its_field(as_operator: Client) -> None:
+    key = ApiKeyFactory()
+    answer = as_operator.post(_url("rotate", key.pk), {"overlap": -1})
+    assert "greater than or equal to 0" in answer.content.decode()
+    with every_tenant("test"):
+        assert ApiKey.objects.count() == 1
+
+
+def test_a_verb_s_refusal_is_shown_and_nothing_is_done(as_operator: Client) -> None:
+    key: Any = ApiKeyFactory()
+    as_operator.post(_url("rotate", key.pk), {"overlap": 2})
+    with every_tenant("test"):
+        ApiKey.objects.filter(rotated_from=key).update(last_used_at=timezone.now())
+    answer = as_operator.post(_url("rotate", key.pk), {"overlap": 2})
+    assert "was rotated already" in answer.content.decode()
+
+
+def test_a6_revoking_asks_first_then_refuses_the_key_at_once(as_operator: Client) -> None:
+    key: Any = ApiKeyFactory()
+    assert as_operator.get(_url("revoke", key.pk)).status_code == 200
+    assert authenticate_key(key.raw)
+    answer = as_operator.post(_url("revoke", key.pk), follow=True)
+    assert "is revoked" in answer.content.decode()
+    with pytest.raises(InvalidKey):
+        authenticate_key(key.raw)
+    assert AuditEvent.objects.get().action == "api_key.revoke"
+
+
+def test_what_a_key_may_do_is_changed_through_its_verb(as_operator: Client) -> None:
+    key: Any = ApiKeyFactory()
+    values = {"name": "renamed", "scopes": ["read"], "default_lane": "high"}
+    answer = as_operator.post(_url("change", key.pk), values)
+    assert answer.status_code == 302
+    principal = authenticate_key(key.raw)
+    assert (principal.name, principal.scopes, principal.default_lane) == ("renamed", {"read"}, "high")
+    event = AuditEvent.objects.get()
+    assert event.action == "api_key.change"
+    history = as_operator.get(_url("history", key.pk)).content.decode()
+    assert "renamed" in history
+    assert "api_key.change" in history
+
+
+def test_a_key_that_no_longer_works_can_only_be_looked_at(as_operator: Client) -> None:
+    key = ApiKeyFactory(revoked_at=timezone.now())
+    page = as_operator.get(_url("change", key.pk)).content.decode()
+    assert _url("rotate", key.pk) not in page
+    assert 'name="name"' not in page
+    assert as_operator.post(_url("change", key.pk), {"name": "x", "scopes": ["read"]}).status_code == 403
+
+
+def test_lists_cost_as_much_for_many_keys_as_for_few(
+    as_operator: Client, django_assert_max_num_queries: Any
+) -> None:
+    low = Lane.objects.get(name="low")
+    for _ in range(3):
+        ApiKeyFactory(default_lane=low)
+    with django_assert_max_num_queries(12) as few:
+        as_operator.get(_url("changelist"))
+    for _ in range(20):
+        ApiKeyFactory(default_lane=low)
+    with django_assert_max_num_queries(len(few)):
+        as_operator.get(_url("changelist"))
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"), [("works", 1), ("expired", 1), ("revoked", 1), ("unused", 3), ("", 3)]
+)
+def test_keys_are_narrowed_by_their_state(as_operator: Client, state: str, shown: int) -> None:
+    ApiKeyFactory()
+    ApiKeyFactory(expires_at=timezone.now())
+    ApiKeyFactory(revoked_at=timezone.now())
+    page = as_operator.get(_url("changelist"), {"state": state} if state else {})
+    assert len(page.context["cl"].result_list) == shown

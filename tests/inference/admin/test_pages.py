@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+import time_machine
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts import ledger
+from accounts.admission import admit
+from accounts.models import AuditEvent, Lane
+from accounts.principal import Principal
+from accounts.tenancy import every_tenant
+from inference.admin.now import WorkerState, now, state_of
+from inference.dispatch import heartbeats
+from inference.messages import Heartbeat
+from inference.models import Generation, LanguageModel, Worker
+from signalbox import store
+from tests.factories import (
+    EntitlementFactory,
+    GenerationFactory,
+    LanguageModelFactory,
+    TenantFactory,
+    WorkerFactory,
+)
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def _url(name: str, *arguments: object) -> str:
+    return reverse(f"admin:inference_{name}", args=arguments)
+
+
+def _beat(worker: Worker, at: datetime, **changes: Any) -> Heartbeat:
+    fields: dict[str, Any] = {
+        "worker": worker.id.hex,
+        "model": worker.model.name,
+        "hostname": worker.hostname,
+        "pid": worker.pid,
+        "started_at": at.timestamp() - 60,
+        "sent_at": at.timestamp(),
+        "progressed_at": at.timestamp(),
+        "ready": True,
+        "draining": False,
+        "blas": "OpenBLAS",
+        "device": "cpu",
+        "decoding": 3,
+        "prefilling": 1,
+        "slots": 8,
+        "counters": {'generated_tokens_total{lane="high"}': 40.0, 'generated_tokens_total{lane="low"}': 2.0},
+    }
+    return Heartbeat(**{**fields, **changes})
+
+
+def _failed(**changes: Any) -> Generation:
+    failed: Generation = GenerationFactory(
+        state="failed",
+        ended_at=timezone.now(),
+        failure_code="numerical_fault",
+        failure_message="It broke.",
+        **changes,
+    )
+    return failed
+
+
+def test_the_landing_page_shows_what_runs_waits_failed_and_was_used(
+    as_operator: Client, valkey: redis.Redis
+) -> None:
+    worker = WorkerFactory(hostname="mac-1")
+    heartbeats.beat(valkey, _beat(worker, timezone.now()))
+    silent = WorkerFactory(hostname="mac-2")
+    running = GenerationFactory(state="running", tenant=TenantFactory(name="Rail"))
+    GenerationFactory(lane=Lane.objects.get(name="low"))
+    _failed()
+    ledger.settle(
+        generation_id=uuid.uuid4(),
+        tenant_id=running.tenant_id,
+        api_key_id=None,
+        user_id=None,
+        model="m",
+        lane="low",
+        prompt_tokens=1200,
+        cached_tokens=0,
+        completion_tokens=34,
+        at=timezone.now(),
+    )
+    page = as_operator.get(reverse("admin:index"))
+    shown = page.context["now"]
+    assert [(lane.name, lane.queued, lane.running) for lane in shown.lanes] == [
+        ("high", 0, 0),
+        ("normal", 0, 1),
+        ("low", 1, 0),
+    ]
+    assert [(one.taken, one.free, one.generated_tokens) for one in shown.workers] == [(4, 4, 42)]
+    assert shown.silent == [silent]
+    text = page.content.decode()
+    for word in ("mac-1", "mac-2", "Rail", "It broke.", "1,234", "4 of 8 slots taken"):
+        assert word in text
+
+
+def test_the_landing_page_is_light_and_its_cost_does_not_grow(
+    as_operator: Client, valkey: redis.Redis, django_assert_num_queries: Any
+) -> None:
+    as_operator.get(reverse("admin:index"))
+    for _ in range(2):
+        # The user; counts; lanes; running; failures; the hour; silent workers.
+        with django_assert_num_queries(7):
+            as_operator.get(reverse("admin:index"), headers={"HX-Request": "true"})
+        for _ in range(10):
+            GenerationFactory(state="running")
+            _failed()
+            heartbeats.beat(valkey, _beat(WorkerFactory(), timezone.now()))
+
+
+def test_the_page_asks_for_its_changing_part_alone(as_operator: Client) -> None:
+    page = as_operator.get(reverse("admin:index"), headers={"HX-Request": "true"}).content.decode()
+    assert "Failed in the last 24 hours" in page
+    assert "<html" not in page
+
+
+def test_the_landing_page_says_when_valkey_cannot_be_reached(
+    as_operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = redis.Redis(unix_socket_path="/nowhere/valkey.sock")
+    monkeypatch.setattr(store, "shared_client", lambda: nowhere)
+    page = as_operator.get(reverse("admin:index"))
+    assert page.context["now"].workers is None
+    assert "Valkey cannot be reached" in page.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, WorkerState.SERVING),
+        ({"decoding": 0, "prefilling": 0}, WorkerState.IDLE),
+        ({"ready": False}, WorkerState.STARTING),
+        ({"draining": True}, WorkerState.DRAINING),
+        ({"progressed_at": NOON.timestamp() - 60}, WorkerState.STUCK),
+    ],
+)
+def test_a_worker_s_state_follows_from_its_heartbeat(changes: dict[str, Any], state: WorkerState) -> None:
+    worker = Worker(hostname="h", pid=1, model=LanguageModel(name="m"))
+    assert state_of(_beat(worker, NOON, **changes), NOON.timestamp()) is state
+
+
+@pytest.mark.django_db
+def test_only_failures_of_the_last_day_are_shown(valkey: redis.Redis) -> None:
+    with time_machine.travel(NOON - timedelta(hours=25), tick=False):
+        _failed()
+    with time_machine.travel(NOON, tick=False), every_tenant("test"):
+        recent = _failed()
+        assert now().failures == [recent]
+
+
+def test_workers_are_listed_with_what_they_do_now(as_operator: Client, valkey: redis.Redis) -> None:
+    heartbeats.beat(valkey, _beat(WorkerFactory(), timezone.now()))
+    WorkerFactory(stopped_at=timezone.now())
+    WorkerFactory()
+    page = as_operator.get(_url("worker_changelist")).content.decode()
+    for word in ("serving", "4 of 8", "stopped", "silent"):
+        assert word in page
+
+
+def test_a_generation_s_page_tells_its_lane_and_why(as_operator: Client) -> None:
+    tenant = TenantFactory()
+    EntitlementFactory(tenant=tenant, lane=Lane.objects.get(name="low"))
+    generation = GenerationFactory(tenant=tenant, lane=Lane.objects.get(name="low"))
+    principal = Principal(tenant.id, tenant.name, frozenset(), "key", api_key_id=uuid.uuid4())
+    admit(principal, "priority", generation.id)
+    page = as_operator.get(_url("generation_change", generation.pk)).content.decode()
+    assert "priority" in page
+    assert "the tenant is not entitled to the lane asked for" in page
+    assert "not priority" in as_operator.get(_url("generation_changelist")).content.decode()
+
+
+@pytest.mark.parametrize("prefix", ["gen_", "chatcmpl-", "cmpl-", ""])
+def test_a_generation_is_found_by_its_id_as_clients_know_it(as_operator: Client, prefix: str) -> None:
+    wanted = GenerationFactory()
+    GenerationFactory()
+    page = as_operator.get(_url("generation_changelist"), {"q": prefix + wanted.id.hex})
+    assert page.context["cl"].result_list == [wanted]
+
+
+def test_a_generation_is_found_by_its_request_id(as_operator: Client) -> None:
+    request_id = f"req_{uuid.uuid4().hex}"
+    wanted = GenerationFactory(request_id=request_id)
+    GenerationFactory()
+    page = as_operator.get(_url("generation_changelist"), {"q": request_id})
+    assert page.context["cl"].result_list == [wanted]
+
+
+def test_a_live_generation_is_cancelled_after_a_question_and_the_audit_says_by_whom(
+    as_operator: Client,
+) -> None:
+    generation = GenerationFactory()
+    as_operator.get(_url("generation_cancel", generation.pk))
+    with every_tenant("test"):
+        assert Generation.objects.get().cancel_requested_at is None
+    as_operator.post(_url("generation_cancel", generation.pk))
+    with every_tenant("test"):
+        generation.refresh_from_db()
+    assert (generation.state, generation.cancel_reason) == ("cancelled", "operator_requested")
+    event = AuditEvent.objects.get()
+    assert (event.action, event.actor_name) == ("generation.cancel", "operator")
+    page = as_operator.get(_url("generation_change", generation.pk)).content.decode()
+    assert _url("generation_cancel", generation.pk) not in page
+
+
+def test_generations_cost_as_much_for_many_as_for_few(
+    as_operator: Client, django_assert_max_num_queries: Any
+) -> None:
+    for _ in range(3):
+        GenerationFactory()
+    with django_assert_max_num_queries(10) as few:
+        as_operator.get(_url("generation_changelist"))
+    for _ in range(20):
+        GenerationFactory()
+    with django_assert_max_num_queries(len(few)):
+        as_operator.get(_url("generation_changelist"))
+
+
+def test_scheduler_settings_are_changed_and_audited(as_operator: Client) -> None:
+    model = LanguageModelFactory()
+    values = {"slots": 4, "prefill_chunk_tokens": 128, "prefill_interval": 0, "default_max_tokens": 256}
+    answer = as_operator.post(_url("languagemodel_change", model.pk), values)
+    assert answer.status_code == 302
+    model.refresh_from_db()
+    assert (model.slots, model.prefill_chunk_tokens, model.prefill_interval) == (4, 128, 0)
+    event = AuditEvent.objects.get()
+    assert event.action == "scheduler_settings.change"
+    assert event.before is not None
+    assert event.after is not None
+    assert (event.before["slots"], event.after["slots"]) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"slots": 0}, {"slots": 257}, {"prefill_chunk_tokens": 0}, {"slots": "many"}]
+)
+def test_settings_out_of_range_are_refused_at_their_field(
+    as_operator: Client, changes: dict[str, Any]
+) -> None:
+    model = LanguageModelFactory()
+    values = {"slots": 4, "prefill_chunk_tokens": 128, "prefill_interval": 0, "default_max_tokens": 256}
+    answer = as_operator.post(_url("languagemodel_change", model.pk), {**values, **changes})
+    assert answer.status_code == 200
+    assert answer.context["adminform"].form.errors.keys() == changes.keys()
+    assert not AuditEvent.objects.exists()
+
+
+def test_a_model_is_retired_after_a_question(as_operator: Client) -> None:
+    model = LanguageModelFactory()
+    as_operator.get(_url("languagemodel_retire", model.pk))
+    as_operator.post(_url("languagemodel_retire", model.pk))
+    model.refresh_from_db()
+    assert model.retired_at is not None
+    assert AuditEvent.objects.get().action == "language_model.retire"
