@@ -22,6 +22,7 @@ from inference.messages import (
     FinishReason,
     GenerationTask,
     PrefillProgress,
+    Publication,
     Sampling,
     TickEntry,
     tick_entry_decoder,
@@ -49,6 +50,10 @@ LONG_PROMPT = [*PROMPT, *PROMPT, *PROMPT]
 def stream_of(client: redis.Redis) -> list[TickEntry]:
     """Everything that was published, by tick."""
     return [tick_entry_decoder.decode(fields[b"tick"]) for _, fields in client.xrange(keys.STREAM)]
+
+
+def published(client: redis.Redis) -> list[tuple[str, Publication]]:
+    return [pair for tick in stream_of(client) for pair in tick.publications]
 
 
 # Running
@@ -112,10 +117,9 @@ def test_every_prefill_tick_tells_how_far_the_prompt_is(
     submit(model, prompt=LONG_PROMPT)  # 60 tokens, in chunks of 16
     worker.claim()
     assert worker.turns(4) == [Action.PREFILL] * 4
-    published = [publication for tick in stream_of(valkey) for _, publication in tick.publications]
-    progress = [one for one in published if isinstance(one, PrefillProgress)]
-    assert [(one.done, one.total) for one in progress] == [(16, 60), (32, 60), (48, 60), (60, 60)]
-    assert isinstance(published[-1], Delta), "the last chunk's tick emits the first token"
+    *progress, first = [publication for _, publication in published(valkey)]
+    assert progress == [PrefillProgress(done=done, total=60) for done in (16, 32, 48, 60)]
+    assert isinstance(first, Delta), "the last chunk's tick emits the first token"
 
 
 def test_prompts_beside_streams_run_as_the_tick_rule_says(
@@ -132,6 +136,23 @@ def test_prompts_beside_streams_run_as_the_tick_rule_says(
     assert worker.turns(10) == [prefill, decode, decode] * 3 + [prefill]
     assert worker.loop.roster.decoding_rows == 2
     assert worker.metrics.prefill_chunks.value == 2 + 4
+
+
+def test_long_prompts_take_turns_and_a_short_one_passes_between_them(
+    worker: HandDrivenWorker, model: LanguageModel, valkey: redis.Redis
+) -> None:
+    first, second = (submit(model, prompt=LONG_PROMPT) for _ in range(2))
+    short = submit(model, prompt=PROMPT[:5])
+    for _ in range(3):
+        worker.claim()
+    worker.turns(1)
+    order = [key for key, publication in published(valkey) if isinstance(publication, PrefillProgress)]
+    assert order == [short]
+    worker.loop.ask(Reconfigure(PrefillLimits(chunk_tokens=16, interval=1)))
+    worker.turn_until(lambda: worker.loop.roster.prefills == 0)
+    order = [key for key, publication in published(valkey) if isinstance(publication, PrefillProgress)]
+    # The last 12 of the 60 tokens fit one chunk: by then each is a short prompt, and next in turn.
+    assert order == [short, *[first, second] * 2, first, first, second, second]
 
 
 def test_limits_that_change_apply_from_the_next_tick(worker: HandDrivenWorker, model: LanguageModel) -> None:
