@@ -239,25 +239,26 @@ class Server(DaphneServer):  # type: ignore[misc]
 
     async def _drain(self) -> None:
         """Take no new connections, let answers under way end, then cut what is left and stop."""
-        for port in self._ports:
-            port.stopListening()
-        for protocol in list(self.connections):
-            if isinstance(protocol, WebSocketProtocol):
-                self.connections[protocol].get(
-                    "connection", Connection()
-                ).closed_by_server = ServerClose.DRAINING
-                protocol.sendClose(code=_SERVICE_RESTART, reason="the server restarts")
-        deadline = time.monotonic() + self.drain_s
-        while self._under_way() and time.monotonic() < deadline:
+        try:
+            for port in self._ports:
+                port.stopListening()
+            for protocol in self._under_way():
+                if isinstance(protocol, WebSocketProtocol) and protocol.state == protocol.STATE_OPEN:
+                    self.connections[protocol]["connection"].closed_by_server = ServerClose.DRAINING
+                    # Autobahn's sendClose() knows of no restart.
+                    protocol.sendCloseFrame(code=_SERVICE_RESTART)
+            deadline = time.monotonic() + self.drain_s
+            while self._under_way() and time.monotonic() < deadline:
+                await asyncio.sleep(_POLL_S)
+            left = self._under_way()
+            if left:
+                log.info("drained; %d answers are still under way, their clients resume", len(left))
+            for protocol in left:
+                self._cut(protocol, ServerClose.DRAINING)
+            # The applications learn of the cut before the loop ends with them.
             await asyncio.sleep(_POLL_S)
-        left = self._under_way()
-        if left:
-            log.info("drained; %d answers are still under way, their clients resume", len(left))
-        for protocol in left:
-            self._cut(protocol, ServerClose.DRAINING)
-        # The applications learn of the cut before the loop ends with them.
-        await asyncio.sleep(_POLL_S)
-        reactor.stop()
+        finally:
+            reactor.stop()
 
     def _under_way(self) -> list[Any]:
         return [

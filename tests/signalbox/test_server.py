@@ -162,12 +162,12 @@ def test_sigterm_lets_answers_under_way_end_takes_no_new_ones_and_cuts_what_does
     own_server: Server,
 ) -> None:
     ending, hanging = own_server.connect(get("/slow")), own_server.connect(get("/hang"))
-    chat = connect(f"ws://127.0.0.1:{own_server.port}/silent")
     assert b"first" in ending.recv(4096)
     assert b"first" in hanging.recv(4096)
-    own_server.process.send_signal(signal.SIGTERM)
-    with pytest.raises(ConnectionClosed) as closed:
-        chat.recv(timeout=_DEADLINE_S)
+    with connect(f"ws://127.0.0.1:{own_server.port}/silent") as chat:
+        own_server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(ConnectionClosed) as closed:
+            chat.recv(timeout=_DEADLINE_S)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == CloseCode.SERVICE_RESTART
     with pytest.raises(ConnectionError):
