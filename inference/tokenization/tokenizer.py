@@ -63,7 +63,7 @@ class Tokenizer:
         ``add_special_tokens`` puts the model's own tokens around it (a beginning of text, say), as a raw
         completion wants; chat templates write theirs themselves.
         """
-        return self._encoder.encode(clean(text), add_special_tokens=add_special_tokens).ids
+        return self._ids(clean(text), add_special_tokens=add_special_tokens)
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]]) -> list[int]:
         """Token ids of a text made of ``(text, literal)`` parts.
@@ -79,7 +79,11 @@ class Tokenizer:
                 sealed += self._control.seal_literal("".join(literal)), clean(text)
                 literal.clear()
         sealed.append(self._control.seal_literal("".join(literal)))
-        return self._encoder.encode("".join(sealed), add_special_tokens=False).ids
+        return self._ids("".join(sealed), add_special_tokens=False)
+
+    def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        # The batch call lets other threads run meanwhile; `encode` holds the interpreter for the whole text.
+        return self._encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of a whole sequence: what a ``Detokenizer`` gives, joined."""
