@@ -63,7 +63,7 @@ def test_an_outage_of_valkey_detaches_nobody(own_valkey: OwnValkey) -> None:
     clock = Clock()
     watch = AbsenceWatch(own_valkey.client(), GRACE_S, clock)
     watch.detached(["a"])
-    own_valkey.kill()
+    own_valkey.crash()
     clock.now += 10 * GRACE_S
     with pytest.raises(redis.ConnectionError):
         watch.detached(["a"])

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-import redis
 
 from inference.dispatch import claims, keys, publishing, token_log
 from inference.dispatch.delivery import Delivery, Follower, RefillReason, StreamDiverged
@@ -25,11 +24,6 @@ from tests.inference.dispatch.conftest import (
 )
 
 
-def wait_until_on_disk(client: redis.Redis) -> None:
-    """Wait for the append-only file's fsync, which comes every second: what was written before survives anything."""
-    assert client.execute_command("WAITAOF", 1, 0, 5000)[0] == 1
-
-
 def test_queue_leases_and_logs_survive_a_killed_valkey(own_valkey: OwnValkey) -> None:
     client = own_valkey.client()
     queue = DispatchQueue(client)
@@ -39,7 +33,7 @@ def test_queue_leases_and_logs_survive_a_killed_valkey(own_valkey: OwnValkey) ->
     claims.claim(client, "worker", MODEL, 30)
     publishing.publish(client, "worker", [(running.generation, 1, delta(1))])
 
-    own_valkey.kill()
+    own_valkey.crash()
     own_valkey.start()
 
     assert queue.depths(MODEL) == {1: 1, 2: 1}
@@ -56,7 +50,7 @@ def test_leases_go_on_lapsing_after_a_restart(own_valkey: OwnValkey) -> None:
     task = make_task()
     DispatchQueue(client).enqueue(task)
     claims.claim(client, "worker", MODEL, 0.2)
-    own_valkey.kill()
+    own_valkey.crash()
     own_valkey.start()
     resumed: list[claims.Claim] = []
 
@@ -78,7 +72,7 @@ def test_a_wiped_valkey_is_filled_by_the_sweep_above_the_databases_epochs(own_va
     claims.claim(client, "worker", MODEL, 30)
     publishing.publish(client, "worker", [(task.generation, 1, delta(1))])
 
-    own_valkey.kill()
+    own_valkey.crash()
     own_valkey.forget()
     own_valkey.start()
 
@@ -94,7 +88,7 @@ def test_a_listener_hears_again_after_a_restart(own_valkey: OwnValkey) -> None:
     client = own_valkey.client()
     queue = DispatchQueue(client)
     with WakeListener(client, MODEL) as listener:
-        own_valkey.kill()
+        own_valkey.crash()
         own_valkey.start()
 
         def woken() -> bool:
@@ -136,7 +130,7 @@ async def test_an_open_stream_goes_on_after_a_killed_valkey(own_valkey: OwnValke
         publishing.publish(client, "worker", [(generation, 1, delta(1))])
         assert await within_deadline(anext(stream)) == delta(1)
 
-        await in_thread(own_valkey.kill)
+        await in_thread(own_valkey.crash)
         assert await stream.next(0.1) is None
         await in_thread(own_valkey.start)
 
@@ -156,7 +150,7 @@ async def test_followers_find_back_by_the_stream_and_not_only_by_looking_at_the_
         publishing.publish(client, "worker", [(generation, 1, delta(1))])
         assert await within_deadline(anext(stream)) == delta(1)
         for seq in (2, 3):
-            await in_thread(own_valkey.kill)
+            await in_thread(own_valkey.crash)
             await in_thread(own_valkey.start)
             publishing.publish(client, "worker", [(generation, 1, delta(seq))])
             assert await within_deadline(anext(stream)) == delta(seq)
@@ -168,7 +162,7 @@ async def test_a_stream_opened_while_valkey_is_down_starts_when_it_is_back(
 ) -> None:
     client = own_valkey.client()
     publishing.publish(client, "worker", [(generation, 1, delta(1)), (generation, 1, end(2))])
-    own_valkey.kill()
+    own_valkey.crash()
     deliver = Delivery(own_valkey.async_client)
     async with deliver.follow(generation) as stream:
         assert await stream.next(0.1) is None
@@ -177,17 +171,18 @@ async def test_a_stream_opened_while_valkey_is_down_starts_when_it_is_back(
     await deliver.aclose()
 
 
-async def test_a_reader_ahead_of_a_log_that_lost_its_end_is_told_so(
-    own_valkey: OwnValkey, generation: str
+async def test_a_reader_ahead_of_a_log_that_lost_its_end_is_told_so_on_reconnecting(
+    own_valkey: OwnValkey, generation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power loss: the append-only file ends before what the reader has seen."""
+    monkeypatch.setattr("inference.dispatch.follower.IDLE_S", 3600.0)
     client = own_valkey.client()
     publishing.publish(client, "worker", [(generation, 1, delta(1))])
     deliver = Delivery(own_valkey.async_client)
     async with deliver.follow(generation) as stream:
         assert await within_deadline(anext(stream)) == delta(1)
         client.rpop(keys.log(generation))
-        await in_thread(own_valkey.kill)
+        await in_thread(own_valkey.crash)
         await in_thread(own_valkey.start)
         with pytest.raises(StreamDiverged):
             await within_deadline(anext(stream))
@@ -200,7 +195,7 @@ async def test_a_reader_whose_log_was_wiped_is_told_so(own_valkey: OwnValkey, ge
     deliver = Delivery(own_valkey.async_client)
     async with deliver.follow(generation) as stream:
         assert await within_deadline(anext(stream)) == delta(1)
-        await in_thread(own_valkey.kill)
+        await in_thread(own_valkey.crash)
         own_valkey.forget()
         await in_thread(own_valkey.start)
         with pytest.raises(StreamDiverged):
@@ -216,7 +211,7 @@ async def test_a_reader_that_had_seen_nothing_survives_a_wiped_valkey(own_valkey
     deliver = Delivery(own_valkey.async_client)
     async with deliver.follow(task.generation) as stream:
         assert await stream.next(0.1) is None
-        await in_thread(own_valkey.kill)
+        await in_thread(own_valkey.crash)
         own_valkey.forget()
         await in_thread(own_valkey.start)
         assert await stream.next(0.1) is None
@@ -231,7 +226,7 @@ def test_the_claim_of_a_restarted_worker_resumes_from_the_log(own_valkey: OwnVal
     """All of it at once: worker and Valkey killed, the lease runs out, another worker takes over."""
     client = own_valkey.client()
     publishing.publish(client, "worker", [(generation, 1, delta(1)), (generation, 1, delta(2))])
-    own_valkey.kill()
+    own_valkey.crash()
     own_valkey.start()
     let_lease_lapse(client, generation)
     claim = claims.claim(client, "restarted", MODEL, 30)
