@@ -50,6 +50,8 @@ def logging_settings(level: str, format_: Literal["console", "json"]) -> None:
                 # The access log has every request; these two repeat the refused ones.
                 "django.request": {"filters": ["with_exception"]},
                 "django.security.DisallowedHost": {"level": "CRITICAL"},
+                # Periodic tasks say what they did themselves, where it is worth a line.
+                "celery": {"level": "WARNING"},
                 "asyncio": {"level": "WARNING"},
                 "kombu": {"level": "WARNING"},
                 "amqp": {"level": "WARNING"},

@@ -22,7 +22,7 @@ from daphne.server import Server as DaphneServer
 from daphne.ws_protocol import WebSocketProtocol
 from twisted.internet import reactor as _reactor
 
-from signalbox import web_metrics
+from signalbox import secret_files, web_metrics
 from signalbox.configuration import Configuration
 from signalbox.connections import DRAIN_S, SCOPE_KEY, Connection, ServerClose
 
@@ -284,6 +284,7 @@ def serve(settings: Configuration) -> None:
     """Serve the site until SIGTERM or SIGINT. Exits with one line and status 1 when the port cannot be had."""
     from signalbox.asgi import application
 
+    secret_files.read_or_create("metrics_token")  # there to be copied before anyone is refused without it
     server = Server(
         application,
         build_endpoint_description_strings(host=settings.host, port=settings.port),

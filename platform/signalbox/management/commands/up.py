@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
 from accounts.actors import command_actor
-from accounts.bootstrap import Bootstrap, bootstrap
+from accounts.bootstrap import bootstrap
 from inference.models import LanguageModel
 from signalbox import store
 from signalbox.configuration import Configuration, configuration
@@ -50,7 +50,7 @@ async def _up(settings: Configuration, console: Console) -> None:
 
 
 async def _start(settings: Configuration, console: Console, supervisor: Supervisor) -> None:
-    """The order: store, database, first accounts, then web, workers and celery side by side."""
+    """The order: store, database, then web, workers and celery side by side, and at last the first accounts."""
     if settings.valkey_url:
         await _require_store()
     else:
@@ -60,7 +60,7 @@ async def _start(settings: Configuration, console: Console, supervisor: Supervis
     if supervisor.stop_asked():
         return
     console.say("» Bringing the database up to date")
-    first, models = await sync_to_async(_prepare_database)()
+    models = await sync_to_async(_prepare_database)()
     if supervisor.stop_asked():
         return
     served = ", ".join(models) or "no model"
@@ -68,15 +68,16 @@ async def _start(settings: Configuration, console: Console, supervisor: Supervis
     workers = [processes.worker(model, settings) for model in models]
     await supervisor.start(workers, [processes.celery(), processes.web(settings)])
     if not supervisor.stop_asked():
+        # Last, so that its secrets, which are stored nowhere, are made only when they are shown.
+        first = await sync_to_async(bootstrap)(command_actor("up"))
         url = addresses.site_url(settings.host, settings.port)
         console.say(welcome(url, first, _shown_model(settings, models), str(settings.logs_dir)))
 
 
-def _prepare_database() -> tuple[Bootstrap, list[str]]:
-    """Migrate, make the first accounts if there are none, and list the models to serve."""
+def _prepare_database() -> list[str]:
+    """Migrate, and list the models to serve."""
     call_command("migrate", verbosity=0, interactive=False)
-    models = LanguageModel.objects.filter(retired_at=None).values_list("name", flat=True)
-    return bootstrap(command_actor("up")), list(models)
+    return list(LanguageModel.objects.filter(retired_at=None).values_list("name", flat=True))
 
 
 def _shown_model(settings: Configuration, models: list[str]) -> str | None:
