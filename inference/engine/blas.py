@@ -11,6 +11,12 @@ at the wheel's own, so a real BLAS loaded with global symbols *before* ``import 
 4. the system's OpenBLAS, of whatever age.
 
 On macOS Metal or Accelerate does the work, and nothing is loaded.
+
+The threads of these libraries wait for each other spinning, after every product. One that another process keeps
+from running therefore delays all: two threads of OpenBLAS on two processors are 1.4 times as fast as one
+while nothing else runs, and ten times slower than one beside two busy processes. So one processor is left to
+the rest of the installation where there are more than two; where two are shared with busy neighbours,
+set the number of threads to 1.
 """
 
 from __future__ import annotations
@@ -112,15 +118,15 @@ def prepare_blas(blas_dir: Path, mode: BlasMode = "auto", threads: int | None = 
         return _accelerate()
     if mode == "stock":
         return _stock_by_choice()
-    return _decide(blas_dir, threads or usable_cpus())
+    return _decide(blas_dir, threads or default_threads(usable_cpus()))
 
 
 def load_blas(blas_dir: Path, mode: BlasMode = "auto", threads: int | None = None) -> BlasChoice:
     """Load the BLAS of this process; call it before anything imports MLX.
 
     ``mode="stock"`` leaves MLX its own, whose bits do not depend on the batch: for tests that compare
-    exactly. ``threads`` defaults to the processors that this process may use. A second call
-    returns the first one's choice.
+    exactly. ``threads`` is None for as many as ``default_threads`` says. A second call returns the
+    first one's choice.
 
     Raises ``BlasError`` when MLX was imported already or another mode was loaded before.
     """
@@ -142,7 +148,7 @@ def load_blas(blas_dir: Path, mode: BlasMode = "auto", threads: int | None = Non
             "Call load_blas() first."
         )
     else:
-        choice = _decide(blas_dir, threads or usable_cpus())
+        choice = _decide(blas_dir, threads or default_threads(usable_cpus()))
         if choice.path is not None and choice.kind is not BlasKind.PRELOADED:
             ctypes.CDLL(str(choice.path), mode=ctypes.RTLD_GLOBAL | os.RTLD_NOW)
             resolved = resolved_library("cblas_sgemm")
@@ -164,6 +170,11 @@ def resolved_library(symbol: str) -> Path | None:
     except AttributeError:
         return None
     return _file_of(function)
+
+
+def default_threads(cpus: int) -> int:
+    """Threads for the products on ``cpus`` processors: one is left to others, unless there are hardly any."""
+    return cpus if cpus <= 2 else cpus - 1
 
 
 def usable_cpus() -> int:
@@ -189,8 +200,11 @@ def _decide(blas_dir: Path, threads: int) -> BlasChoice:
     """The first candidate that works, loaded with local symbols only."""
     if (preloaded := resolved_library("cblas_sgemm")) is not None:
         return BlasChoice(BlasKind.PRELOADED, f"preloaded {preloaded.name}", path=preloaded)
-    # Both libraries start their threads when they are loaded, and look here only then.
+    # Both libraries start their threads when they are loaded, and look here only then. The time-out is that of an idle
+    # thread's spinning, in powers of two processor cycles, at its least: sleeping soon costs nothing measurable and
+    # leaves the processor to others between the ticks.
     os.environ["BLIS_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
+    os.environ["OPENBLAS_THREAD_TIMEOUT"] = "4"
     rejected: list[Rejected] = []
     for kind, candidate in _candidates(blas_dir, rejected):
         found = _inspect(kind, candidate, threads)

@@ -131,7 +131,8 @@ class Configuration(BaseSettings):
     blas_threads: int = Field(
         default=0,
         ge=0,
-        description="Threads of that BLAS; 0: as many as the worker may use processors.",
+        description="Threads of that BLAS; 0: as many as the worker may use processors, less one if they are more "
+        "than two. Set 1 where busy programs share the processors: the threads wait for each other spinning.",
     )
     default_model: str = Field(
         default="smollm2-135m-instruct", description="Model that `make up` prepares and serves first."

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from inference.engine.blas import REMEDY, BlasKind, BlasRejection, prepare_blas
+from inference.engine.blas import REMEDY, BlasKind, BlasRejection, default_threads, prepare_blas
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux needs a BLAS loaded")
 
@@ -99,6 +99,11 @@ def test_a_process_keeps_its_choice(blas_dir: Path) -> None:
     assert json.loads(run(LOAD + again, blas_dir, "auto").stdout)["same"]
     changed = run(LOAD + "load_blas(Path(sys.argv[1]), mode='stock')", blas_dir, "auto", check=False)
     assert "cannot change to 'stock'" in changed.stderr
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(1, 1), (2, 2), (3, 2), (8, 7)])
+def test_a_processor_is_left_to_others_where_there_are_some(cpus: int, threads: int) -> None:
+    assert default_threads(cpus) == threads
 
 
 def test_the_number_of_threads_can_be_set(blas_dir: Path) -> None:
