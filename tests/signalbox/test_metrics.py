@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+import redis
+from django.test import AsyncClient, Client
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from inference.dispatch.heartbeats import beat
+from inference.messages import Heartbeat
+from signalbox import secret_files, store
+from signalbox.metrics import WorkerCollector
+from signalbox.web_metrics import count_request, registry
+from tests.factories import LanguageModelFactory
+
+HEARTBEAT = Heartbeat(
+    worker="w1",
+    model="org/model",
+    hostname="host",
+    pid=1,
+    started_at=0.0,
+    sent_at=1_000.0,
+    progressed_at=998.0,
+    ready=True,
+    draining=False,
+    blas="OpenBLAS",
+    device="cpu",
+    decoding=3,
+    prefilling=1,
+    slots=8,
+    counters={
+        'claims_total{kind="fresh",lane="high"}': 5,
+        'odd_total{name="a \\"quoted\\" \\\\ thing\\n"}': 1,
+        "prefill_debt_tokens": 12,
+        'inter_token_seconds_bucket{lane="high",le="0.1"}': 2,
+        'inter_token_seconds_bucket{lane="high",le="+Inf"}': 4,
+        'inter_token_seconds_sum{lane="high"}': 1.5,
+        'inter_token_seconds_count{lane="high"}': 4,
+    },
+)
+
+
+def series(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_workers_numbers_come_out_with_its_name_and_their_kinds() -> None:
+    collected = CollectorRegistry()
+    collected.register(WorkerCollector([HEARTBEAT], now=1_000.0))
+    text = generate_latest(collected).decode()
+    found = series(text)
+    who = {("worker", "w1"), ("model", "org/model")}
+    assert found["signalbox_worker_claims_total", frozenset({*who, ("kind", "fresh"), ("lane", "high")})] == 5
+    assert found["signalbox_worker_odd_total", frozenset({*who, ("name", 'a "quoted" \\ thing\n')})] == 1
+    assert found["signalbox_worker_prefill_debt_tokens", frozenset(who)] == 12
+    assert found["signalbox_worker_idle_seconds", frozenset(who)] == 2
+    assert found["signalbox_worker_decoding", frozenset(who)] == 3
+    bucket = frozenset({*who, ("lane", "high"), ("le", "0.1")})
+    assert found["signalbox_worker_inter_token_seconds_bucket", bucket] == 2
+    assert "# TYPE signalbox_worker_inter_token_seconds histogram" in text
+    assert "# TYPE signalbox_worker_claims_total counter" in text
+    assert "# TYPE signalbox_worker_prefill_debt_tokens gauge" in text
+
+
+def test_an_invented_method_makes_no_series_of_its_own() -> None:
+    count_request("BREW", 418, 0.1)
+    assert 'method="BREW"' not in generate_latest(registry).decode()
+
+
+@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}])
+def test_metrics_need_their_own_token(header: dict[str, str]) -> None:
+    answer = Client(headers=header).get("/metrics")
+    assert answer.status_code == 401
+    assert b"signalbox_" not in answer.content
+
+
+@pytest.mark.django_db
+def test_metrics_show_web_workers_and_queues(valkey: redis.Redis) -> None:
+    LanguageModelFactory(name="org/model")
+    beat(valkey, HEARTBEAT)
+    token = secret_files.read_or_create("metrics_token")
+    answer = Client(headers={"Authorization": f"Bearer {token}"}).get("/metrics")
+    found = series(answer.content.decode())
+    assert found["signalbox_store_up", frozenset()] == 1
+    assert found["signalbox_queue_depth", frozenset({("model", "org/model"), ("lane", "normal")})] == 0
+    assert found["signalbox_worker_slots", frozenset({("worker", "w1"), ("model", "org/model")})] == 8
+
+
+@pytest.mark.django_db
+def test_metrics_of_the_process_come_although_the_store_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = redis.Redis(unix_socket_path="/nonexistent/valkey.sock")
+    monkeypatch.setattr(store, "shared_client", lambda: gone)
+    token = secret_files.read_or_create("metrics_token")
+    answer = Client(headers={"Authorization": f"Bearer {token}"}).get("/metrics")
+    found = series(answer.content.decode())
+    assert answer.status_code == 200
+    assert found["signalbox_store_up", frozenset()] == 0
+    assert any(name.startswith("process_") for name, _ in found)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_readiness_says_what_is_wrong(valkey: redis.Redis) -> None:
+    answer = await AsyncClient().get("/health/ready")
+    assert answer.status_code == 503
+    assert answer.json() == {"status": "not_ready", "reason": "nothing_served", "models": {}}

@@ -1,0 +1,107 @@
+"""Set-up's own rules: what it does again, what it says when it cannot go on, what it trusts."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from scripts.set_up import problems, stamps
+from scripts.set_up.commands import run
+from scripts.set_up.problems import SetUpError
+from signalbox.configuration import ROOT
+
+_LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+
+
+def test_a_step_is_repeated_exactly_when_what_it_was_made_from_changed(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a.js").write_text("1")
+    stamp = tmp_path / "state" / "stamp"
+    first = stamps.digest([source])
+    assert not stamps.done(stamp, first)
+    stamps.mark(stamp, first)
+    assert stamps.done(stamp, stamps.digest([source]))
+    (source / "a.js").rename(source / "b.js")
+    assert not stamps.done(stamp, stamps.digest([source]))
+    (source / "b.js").rename(source / "a.js")
+    assert stamps.done(stamp, stamps.digest([source]))
+    assert not stamps.done(stamp, stamps.digest([source], "another version"))
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("error: [Errno 28] No space left on device", "disk is full"),
+        ("npm error code ENOSPC", "disk is full"),
+        ("Temporary failure in name resolution", "registry cannot be reached"),
+        ("npm error code ENOTFOUND", "registry cannot be reached"),
+        ("NewConnectionError: Connection refused", "registry cannot be reached"),
+        ("THESE PACKAGES DO NOT MATCH THE HASHES", "DO NOT MATCH THE HASHES"),
+    ],
+)
+def test_a_failed_command_is_explained(output: str, said: str) -> None:
+    assert said in str(problems.explain("Installing", output))
+
+
+def test_too_little_disk_is_said_before_anything_is_done(tmp_path: Path) -> None:
+    with pytest.raises(SetUpError, match="needs 1000000000000 MB of disk"):
+        problems.need_space(tmp_path / "not" / "there" / "yet", 10**12, "The model")
+
+
+def test_a_commands_output_is_watched_and_its_failure_named() -> None:
+    lines: list[str] = []
+    run("Counting", ["sh", "-c", "echo one; echo two >&2"], watch=lines.append)
+    assert lines == ["one", "two"]
+    with pytest.raises(SetUpError, match=r"(?s)Counting failed.*three"):
+        run("Counting", ["sh", "-c", "echo three; exit 3"])
+
+
+def test_a_python_that_is_too_old_is_told_so_and_a_newer_one_taken() -> None:
+    # What an old Python reads must parse there: no annotations that are evaluated, no match, no except*.
+    source = (ROOT / "scripts" / "set_up" / "__main__.py").read_text()
+    compile(source, "__main__.py", "exec", dont_inherit=True)
+    assert "match " not in source
+    assert "except*" not in source
+
+
+@pytest.mark.parametrize("lock", _LOCKS, ids=lambda path: path.stem)
+def test_lock_files_pin_every_package_by_hash_and_name_no_host(lock: Path) -> None:
+    text = lock.read_text()
+    assert not re.search(r"https?://|--(extra-)?index-url|--find-links", text)
+    entries = re.split(r"\n(?=[a-z0-9])", text.strip())
+    unpinned = [e.splitlines()[0] for e in entries if "==" in e.splitlines()[0] and "--hash=sha256:" not in e]
+    assert unpinned == []
+    assert any("==" in e for e in entries)
+
+
+def test_the_browsers_lock_file_names_no_host() -> None:
+    packages = json.loads((ROOT / "package-lock.json").read_text())["packages"]
+    assert [name for name, package in packages.items() if "resolved" in package] == []
+    assert all("integrity" in package for name, package in packages.items() if name)
+
+
+def test_every_declared_dependency_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for lock, declared in (
+        ("runtime", project["project"]["dependencies"]),
+        ("dev", [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]),
+    ):
+        pinned = set(
+            re.findall(
+                r"^([a-z0-9-]+)(?:\[[^]]*\])?==", (ROOT / f"requirements/{lock}.lock").read_text(), re.M
+            )
+        )
+        names = {re.split(r"[\[<>=;~! ]", entry)[0].lower().replace("_", "-") for entry in declared}
+        assert names - pinned == set(), lock
+
+
+def test_make_lists_its_commands() -> None:
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "make up" in listed
+    assert "make test" in listed
