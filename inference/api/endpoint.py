@@ -7,10 +7,9 @@ declaration is also what the OpenAPI description is made from (``inference.api.o
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol
 
 import structlog
 from asgiref.sync import markcoroutinefunction, sync_to_async
@@ -28,9 +27,6 @@ from inference.api.bodies import read_body
 from inference.api.errors import ApiError, ErrorCode, as_api_error
 
 _log = structlog.get_logger(__name__)
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class AsyncAnswer(Protocol):
@@ -118,7 +114,9 @@ class Endpoint:
                 f"This URL takes {' and '.join(self.methods)} requests only.",
                 headers={"Allow": ", ".join(self.methods)},
             )
-        answer = await run_to_end(self._run, request, arguments)
+        # Cancelled by a client that hangs up, this returns at once and its thread goes on. But the request is over only
+        # when the thread is, so the guard knows what was accepted.
+        answer = await sync_to_async(self._run)(request, arguments)
         if isinstance(answer, AnswerModel):
             return json_response(answer)
         return await answer.respond()
@@ -171,18 +169,3 @@ def endpoint(
 
 def json_response(answer: AnswerModel) -> HttpResponse:
     return HttpResponse(answer.model_dump_json(), content_type="application/json")
-
-
-async def run_to_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run ``function`` in the request's thread; to its end, even if the client hangs up meanwhile.
-
-    What it does (accepting a generation, say) is then known to be done or not done when the request is cleared away.
-    """
-    work = asyncio.ensure_future(sync_to_async(function)(*args, **kwargs))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        if not work.cancelled() and (error := work.exception()):
-            _log.info("client_disconnected", refused_with=str(error))
-        raise

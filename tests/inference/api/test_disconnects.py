@@ -36,6 +36,12 @@ async def only_generation() -> Generation:
     return generation
 
 
+async def let_the_application_notice() -> None:
+    """Run whatever is ready to run on the loop."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 @pytest.fixture(autouse=True)
 def _no_error_is_logged(caplog: pytest.LogCaptureFixture) -> Any:
     yield
@@ -120,6 +126,7 @@ async def test_hanging_up_while_it_is_being_accepted_ends_it_once_it_is(
     async with api.open("POST", CHAT, chat(stream=stream)) as exchange:
         await asyncio.to_thread(accepting.wait, 10)
         exchange.hang_up()
+        await let_the_application_notice()
         go_on.set()
         await exchange.end()
     assert (await only_generation()).cancel_reason == "client_disconnected"
@@ -139,6 +146,7 @@ async def test_hanging_up_on_a_refusal_leaves_nothing(
     async with api.open("POST", CHAT, chat()) as exchange:
         await asyncio.to_thread(accepting.wait, 10)
         exchange.hang_up()
+        await let_the_application_notice()
         go_on.set()
         await exchange.end()
     assert await generations() == []

@@ -179,9 +179,13 @@ async def test_a_fault_of_ours_is_500_in_the_error_shape_and_shows_nothing_of_us
     assert b"division" not in answer.body
 
 
+@pytest.mark.parametrize("page_can_be_shown", [True, False])
 async def test_a_fault_outside_of_the_views_has_the_error_shape_too(
-    api: AsgiClient, monkeypatch: pytest.MonkeyPatch
+    api: AsgiClient, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, page_can_be_shown: bool
 ) -> None:
+    if page_can_be_shown:
+        request.getfixturevalue("plain_static")
+
     def broken(self: Any, request: Any) -> None:
         raise RuntimeError("boom")
 
