@@ -57,7 +57,9 @@ class ChatMessage(models.Model):
         ordering = ["conversation", "position"]
         constraints = [
             models.UniqueConstraint(fields=["conversation", "position"], name="chat_message_position_unique"),
-            models.CheckConstraint(condition=models.Q(role__in=ChatRole.values), name="chat_message_role_known"),
+            models.CheckConstraint(
+                condition=models.Q(role__in=ChatRole.values), name="chat_message_role_known"
+            ),
         ]
 
     def __str__(self) -> str:

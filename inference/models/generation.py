@@ -34,11 +34,17 @@ class Generation(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="generations")
-    api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, null=True, blank=True, related_name="generations")
-    user = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="generations")
+    api_key = models.ForeignKey(
+        ApiKey, on_delete=models.PROTECT, null=True, blank=True, related_name="generations"
+    )
+    user = models.ForeignKey(
+        User, on_delete=models.PROTECT, null=True, blank=True, related_name="generations"
+    )
     model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="generations")
     lane = models.ForeignKey(Lane, on_delete=models.PROTECT, related_name="generations")
-    route = models.CharField(max_length=30, help_text="Where it came in: chat.completions, completions, ws.chat.")
+    route = models.CharField(
+        max_length=30, help_text="Where it came in: chat.completions, completions, ws.chat."
+    )
     request_id = models.CharField(max_length=64, blank=True)
     state = models.CharField(max_length=10, choices=GenerationState, default=GenerationState.QUEUED)
     epoch = models.PositiveIntegerField(default=0, help_text="How often a worker claimed it.")

@@ -19,7 +19,9 @@ class LanguageModel(models.Model):
     architecture = models.CharField(max_length=60)
     context_length = models.PositiveIntegerField(help_text="Tokens of prompt and answer together, at most.")
     has_chat_template = models.BooleanField()
-    quantization = models.CharField(max_length=30, blank=True, help_text="As in 4-bit, group 64; empty: none.")
+    quantization = models.CharField(
+        max_length=30, blank=True, help_text="As in 4-bit, group 64; empty: none."
+    )
     dtype = models.CharField(max_length=20)
     size_bytes = models.PositiveBigIntegerField()
     checksum = models.CharField(max_length=64, help_text="SHA-256 over the prepared files' checksums.")
@@ -44,7 +46,9 @@ class LanguageModel(models.Model):
         help_text="Decode ticks that a full chunk must leave to running streams. 0 lets streams starve prompts.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
-    retired_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="No longer offered since.")
+    retired_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="No longer offered since."
+    )
 
     class Meta:
         ordering = ["name"]

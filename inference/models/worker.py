@@ -15,7 +15,9 @@ class Worker(models.Model):
     hostname = models.CharField(max_length=253)
     pid = models.PositiveIntegerField()
     device = models.CharField(max_length=60)
-    blas = models.CharField(max_length=100, blank=True, help_text="The library that does the CPU's matrix products.")
+    blas = models.CharField(
+        max_length=100, blank=True, help_text="The library that does the CPU's matrix products."
+    )
     started_at = models.DateTimeField()
     last_seen_at = models.DateTimeField()
     stopped_at = models.DateTimeField(null=True, blank=True)

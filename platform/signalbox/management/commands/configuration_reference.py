@@ -16,7 +16,9 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--check", action="store_true", help="Write nothing; fail when the page is not up to date.")
+        parser.add_argument(
+            "--check", action="store_true", help="Write nothing; fail when the page is not up to date."
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         path = ROOT / "docs" / "configuration.md"
