@@ -7,7 +7,6 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from signalbox.configuration import ROOT
-from tests.fixtures.live_stack import FAILED
 from tests.signalbox.browser.chat_page import ChatPage
 from tests.signalbox.browser.site import Site, open_site
 
@@ -22,12 +21,10 @@ def _site(tiny_model_dir: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def site(_site: Site, request: pytest.FixtureRequest) -> Iterator[Site]:
+def site(_site: Site) -> Iterator[Site]:
     """The session's site, with nothing under way on it."""
     yield _site
     _site.forget_everything()
-    if request.node.stash.get(FAILED, False):
-        request.node.add_report_section("teardown", "site", _site.logs())
 
 
 @pytest.fixture
