@@ -18,8 +18,6 @@ import msgspec
 import redis
 import redis.asyncio
 import structlog
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from inference.dispatch import keys, presence
 from inference.dispatch.follower import Follower, LogExpired, RefillReason, StreamDiverged
@@ -52,10 +50,9 @@ class Delivery:
         #: How often followers went to the token log, by reason.
         self.refills: Counter[RefillReason] = Counter()
         self._client = connect()
+        # The client of `connect` repeats nothing by itself: a lost connection is noticed here, because what
+        # was written meanwhile, or lost by the server, is only found by reading the logs again.
         self._stream_client = connect()
-        # A lost connection must be noticed here, not mended inside the client: what was written meanwhile, or
-        # lost by the server, is only found by reading the logs again.
-        self._stream_client.set_retry(Retry(NoBackoff(), 0))
         self._followers: dict[str, set[Follower]] = {}
         self._arrival = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []

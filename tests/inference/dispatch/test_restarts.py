@@ -181,6 +181,8 @@ async def test_a_reader_ahead_of_a_log_that_lost_its_end_is_told_so_on_reconnect
     deliver = Delivery(own_valkey.async_client)
     async with deliver.follow(generation) as stream:
         assert await within_deadline(anext(stream)) == delta(1)
+        while not deliver.refills[RefillReason.RECONNECTED]:
+            assert await stream.next(0.1) is None
         client.rpop(keys.log(generation))
         await in_thread(own_valkey.crash)
         await in_thread(own_valkey.start)
