@@ -1,0 +1,156 @@
+"""`manage.py up`, as a person runs it: one story from the first start to a second one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from signalbox.configuration import ROOT, Configuration
+from tests.fixtures.live_stack import free_port, install
+from tests.fixtures.processes import ManagedProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+_DEADLINE_S = 120.0
+_KEY = re.compile(r"sb_\w{12}_\w+")
+_READY = "Ctrl-C stops everything"
+
+
+class Up:
+    """A state directory, and what runs on it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state_dir = directory / "state"
+        self.port = free_port()
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("SIGNALBOX_")}
+        self.env = {
+            **inherited,
+            "SIGNALBOX_STATE_DIR": str(self.state_dir),
+            "SIGNALBOX_PORT": str(self.port),
+            "SIGNALBOX_LEASE_SECONDS": "3",
+            "SIGNALBOX_DRAIN_SECONDS": "1",
+        }
+        self.process = ManagedProcess(
+            "up",
+            [sys.executable, str(ROOT / "manage.py"), "up"],
+            env=self.env,
+            cwd=ROOT,
+            log=directory / "up.log",
+            ready=lambda: _READY in self.output,
+        )
+
+    @property
+    def output(self) -> str:
+        """What it wrote since it was started last."""
+        return self.process.log.read_text().rpartition("--- start")[2]
+
+    def start(self) -> None:
+        self.process.start(wait=False)
+        self.process.wait_until_ready(_DEADLINE_S)
+
+    def children(self) -> dict[str, psutil.Process]:
+        """The running processes by what they are."""
+        found = {}
+        for child in psutil.Process(self.process.pid).children():
+            words = " ".join(child.cmdline())
+            for name in ("valkey-server", "manage.py web", "manage.py worker", "manage.py celery"):
+                if name in words:
+                    found[name.removeprefix("manage.py ")] = child
+        return found
+
+    def refused(self, **env: str) -> str:
+        """What another `up` says that is not to start."""
+        done = subprocess.run(
+            self.process.command,
+            env={**self.env, **env},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        return done.stderr.strip()
+
+
+@pytest.fixture(scope="module")
+def up(tiny_model_dir: Path) -> Iterator[Up]:
+    directory = Path(tempfile.mkdtemp(prefix="sb-up-"))
+    install(directory / "state", model="tiny", model_source=tiny_model_dir, bootstrapped=False)
+    up = Up(directory)
+    yield up
+    up.process.kill()
+    shutil.rmtree(Configuration(state_dir=up.state_dir).valkey_socket.parent, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def wait_until(condition: Callable[[], object], up: Up) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, up.process.tail()
+        time.sleep(0.05)
+
+
+def test_up_serves_survives_a_crash_and_stops_in_order(up: Up) -> None:
+    up.start()
+    assert set(up.children()) == {"valkey-server", "web", "worker", "celery"}
+    assert _KEY.search(up.output), "the first run shows the key"
+
+    # The printed request works when it is pasted.
+    pasted = re.search(r"^  curl .*?-d '.*?'$", up.output, re.MULTILINE | re.DOTALL)
+    assert pasted, up.output
+    answer = subprocess.run(["bash", "-c", pasted[0]], capture_output=True, text=True, timeout=120).stdout
+    assert answer.rstrip().endswith("data: [DONE]"), answer
+
+    # Two on one state directory, or on one port, are refused in one line.
+    second = up.refused()
+    assert f"runs on {up.state_dir} already (process {up.process.pid})" in second
+    other = tempfile.mkdtemp(prefix="sb-up-")
+    taken = up.refused(SIGNALBOX_STATE_DIR=other)
+    assert f"cannot be served on 127.0.0.1:{up.port}" in taken
+    assert "\n" not in taken
+    shutil.rmtree(other)
+
+    # A killed worker is started again, and said so.
+    killed = up.children()["worker"]
+    killed.kill()
+    wait_until(lambda: "! worker-tiny ended with signal SIGKILL; it is started again" in up.output, up)
+    wait_until(lambda: up.output.count("worker_serving") == 2, up)
+
+    # In order: web and Celery, then the worker, then Valkey.
+    children = up.children()
+    up.process.send_signal(signal.SIGINT)
+    gone = {}
+    while len(gone) < len(children):
+        for name, child in children.items():
+            if name not in gone and not child.is_running():
+                gone[name] = time.monotonic()
+        time.sleep(0.005)
+    assert max(gone["web"], gone["celery"]) <= gone["worker"] <= gone["valkey-server"]
+    assert up.process.wait() == 0
+    assert up.output.rstrip().endswith("Stopped. All data is kept.")
+
+
+def test_a_second_up_keeps_the_data_shows_no_secret_and_takes_all_processes_along_when_it_is_killed(
+    up: Up,
+) -> None:
+    up.start()
+    assert not _KEY.search(up.output)
+    assert "manage.py key create" in up.output
+    logs = "".join(path.read_text() for path in (up.state_dir / "logs").glob("*.log"))
+    assert not _KEY.search(logs)
+
+    children = up.children().values()
+    up.process.kill()
+    wait_until(lambda: not any(child.is_running() for child in children), up)
