@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, field_validator
+from pydantic import AliasChoices, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 #: The checkout: where ``manage.py`` is.
@@ -178,5 +179,14 @@ class Configuration(BaseSettings):
 
 @cache
 def configuration() -> Configuration:
-    """The settings of this process, read once."""
-    return Configuration()
+    """The settings of this process, read once. A value that cannot be ends the process with a line for each."""
+    try:
+        return Configuration()
+    except ValidationError as error:
+        raise SystemExit("\n".join(_mistake(mistake) for mistake in error.errors())) from None
+
+
+def _mistake(mistake: ErrorDetails) -> str:
+    name = str(mistake["loc"][0])
+    variable = name if name.isupper() else f"SIGNALBOX_{name.upper()}"
+    return f"The environment variable {variable} cannot be {mistake['input']!r}: {mistake['msg']}."
