@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.contrib.humanize.templatetags.humanize import intcomma, naturaltime
 from django.db.models import Model
@@ -44,6 +45,11 @@ def time_field(name: str, description: str) -> Callable[[Any, Any], str]:
 
     shown.short_description = description  # type: ignore[attr-defined]
     return shown
+
+
+def short_generation(generation_id: UUID) -> SafeString:
+    """A generation's id for a list: enough to tell it from its neighbours."""
+    return format_html('<code class="sb-code sb-nowrap">gen_{}…</code>', generation_id.hex[:12])
 
 
 def badge(text: str, kind: str = "") -> SafeString:

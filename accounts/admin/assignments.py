@@ -9,14 +9,14 @@ from unfold.decorators import display
 
 from accounts.admin.base import RecordAdmin
 from accounts.admin.filters import generation_id_in
-from accounts.formatting import ago, code, exactly
+from accounts.formatting import ago, code, exactly, short_generation
 from accounts.models import LaneAssignment
 
 
 @admin.register(LaneAssignment)
 class LaneAssignmentAdmin(RecordAdmin):
-    list_display = ("generation", "tenant_name", "asked", "given_lane", "reason_text", "who", "when")
-    list_display_links = ("generation",)
+    list_display = ("short", "tenant_name", "asked", "given_lane", "reason_text", "who", "when")
+    list_display_links = ("short",)
     list_filter = ("given_lane", "reason", "created_at")
     search_fields = ("tenant_name", "api_key_prefix", "user_name")
     search_help_text = "By generation id (gen_…), tenant, key prefix or user"
@@ -39,6 +39,10 @@ class LaneAssignmentAdmin(RecordAdmin):
         ("Who asked", {"fields": ("tenant_name", "who", "exact_time")}),
     )
     readonly_fields = ("generation", "asked", "reason_text", "who", "exact_time")
+
+    @display(description="Generation")
+    def short(self, assignment: LaneAssignment) -> str:
+        return short_generation(assignment.generation_id)
 
     @display(description="Generation")
     def generation(self, assignment: LaneAssignment) -> str:

@@ -121,11 +121,7 @@ class TenantAdmin(SiteModelAdmin):
     search_help_text = "By name or short name"
     prepopulated_fields = {"slug": ("name",)}
     inlines = (KeysOfTenant, EntitlementsOfTenant, MembersOfTenant)
-    actions_detail = (
-        {"title": "Add", "icon": "add", "items": ["new_key", "grant", "add_member"]},
-        "close",
-        "reopen",
-    )
+    actions_detail = ("new_key", "grant", "add_member", "close", "reopen")
     add_fieldsets = (
         (
             None,

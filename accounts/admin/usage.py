@@ -9,7 +9,7 @@ from unfold.decorators import display
 
 from accounts.admin.base import RecordAdmin
 from accounts.admin.filters import generation_id_in
-from accounts.formatting import EMPTY, ago, code, exactly, number
+from accounts.formatting import EMPTY, ago, code, exactly, number, short_generation
 from accounts.models import ApiKey, LedgerEntry, Tenant, UsageRollup
 
 
@@ -74,7 +74,7 @@ class TenantIdFilter(admin.SimpleListFilter):
 @admin.register(LedgerEntry)
 class LedgerEntryAdmin(_NamedRecordAdmin):
     list_display = (
-        "generation",
+        "short",
         "tenant_name",
         "key_name",
         "model",
@@ -84,7 +84,7 @@ class LedgerEntryAdmin(_NamedRecordAdmin):
         "completion",
         "when",
     )
-    list_display_links = ("generation",)
+    list_display_links = ("short",)
     list_filter = (TenantIdFilter, "lane", "settled_at")
     search_fields = ("model",)
     search_help_text = "By generation id (gen_…) or model"
@@ -108,6 +108,10 @@ class LedgerEntryAdmin(_NamedRecordAdmin):
         "completion",
         "exact_time",
     )
+
+    @display(description="Generation")
+    def short(self, entry: LedgerEntry) -> str:
+        return short_generation(entry.generation_id)
 
     @display(description="Generation")
     def generation(self, entry: LedgerEntry) -> str:

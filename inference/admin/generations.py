@@ -136,9 +136,7 @@ class GenerationAdmin(RecordAdmin):
         lowered = generation.assignment and generation.assignment.reason == AssignmentReason.NOT_ENTITLED
         if not lowered:
             return str(generation.lane_id)
-        return format_html(
-            "{} {}", generation.lane_id, badge(f"not {generation.assignment.requested_lane}", "warning")
-        )
+        return format_html("{} {}", generation.lane_id, badge("not entitled to more", "warning"))
 
     @display(description="Prompt + answer")
     def tokens(self, generation: Generation) -> str:
