@@ -97,8 +97,13 @@ def _load_engine(model: LanguageModel) -> Engine:
         _log.warning("blas_slow", remedy=blas.warning)
     # Only now: this imports MLX.
     from inference.engine.engine import Engine
+    from inference.engine.preparation import PreparationError
+    from inference.tokenization.tokenizer import TokenizerError
 
-    engine = Engine(model.path)
+    try:
+        engine = Engine(model.path)
+    except (PreparationError, TokenizerError) as error:
+        raise CommandError(f"The model {model.name!r} cannot be served: {error}") from error
     _log.info("model_loaded", model=model.name, device=engine.device)
     return engine
 

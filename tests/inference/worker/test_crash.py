@@ -7,6 +7,7 @@ token.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -240,6 +241,18 @@ def test_a_model_that_is_not_prepared_is_one_clear_line(
     worker = start_process(model.name)
     [line] = worker.output().splitlines()
     assert line.startswith(f"CommandError: The model 'tiny' is not prepared: {tmp_path}")
+    assert worker.wait() == 1
+
+
+def test_a_model_whose_files_are_damaged_is_one_clear_line(
+    start_process: StartProcess, model: LanguageModel, tmp_path: Path
+) -> None:
+    damaged = shutil.copytree(model.path, tmp_path / "damaged")
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    LanguageModel.objects.update(directory=str(damaged))
+    worker = start_process(model.name)
+    assert worker.output().splitlines()[-1].startswith("CommandError: The model 'tiny' cannot be served: ")
     assert worker.wait() == 1
 
 
