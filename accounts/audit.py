@@ -84,7 +84,7 @@ def record_all(actor: Actor, changes: Sequence[Change]) -> None:
         raise AuditError("audit.record() must be called inside the transaction that makes the change")
     if not changes:
         return
-    head = AuditHead.objects.select_for_update().filter(id=1).first()
+    head = AuditHead.objects.select_for_update(no_key=True).filter(id=1).first()
     if head is None:
         raise AuditError("the audit chain has no head row: run `manage.py migrate`")
     at = timezone.now()

@@ -28,7 +28,7 @@ def grant(
 ) -> Entitlement:
     """Entitle ``tenant`` to ``lane`` until it is ended. Raises ``ChangeRefused`` if it already is, or is closed."""
     with tenant_scope(tenant.id), transaction.atomic():
-        tenant = Tenant.objects.select_for_update().get(id=tenant.id)
+        tenant = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
         if tenant.closed_at:
             raise ChangeRefused(ChangeRefusal.TENANT_CLOSED, f"{tenant} is closed: it gets no entitlements.")
         if Entitlement.objects.filter(lane=lane, ended_at=None).exists():
@@ -83,7 +83,7 @@ def end_all(*, entitlements: Collection[Entitlement], actor: Actor) -> int:
     changes: list[audit.Change] = []
     with every_tenant("an operator ends entitlements of several tenants at once"), transaction.atomic():
         standing = (
-            Entitlement.objects.select_for_update(of=("self",))
+            Entitlement.objects.select_for_update(of=("self",), no_key=True)
             .select_related("tenant")
             .filter(id__in=[entitlement.id for entitlement in entitlements], ended_at=None)
             .order_by("id")
@@ -107,7 +107,9 @@ def end_all(*, entitlements: Collection[Entitlement], actor: Actor) -> int:
 
 def _locked(entitlement: Entitlement) -> Entitlement:
     locked: Entitlement = (
-        Entitlement.objects.select_for_update(of=("self",)).select_related("tenant").get(id=entitlement.id)
+        Entitlement.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("tenant")
+        .get(id=entitlement.id)
     )
     return locked
 

@@ -43,7 +43,7 @@ def create(
     """Give ``tenant`` a new key. Raises ``ChangeRefused`` for a closed tenant or an impossible key."""
     now = timezone.now()
     with tenant_scope(tenant.id), transaction.atomic():
-        tenant = Tenant.objects.select_for_update().get(id=tenant.id)
+        tenant = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
         if tenant.closed_at:
             raise ChangeRefused(ChangeRefusal.TENANT_CLOSED, f"{tenant} is closed: it gets no new keys.")
         issued = _issue(
@@ -80,7 +80,7 @@ def rotate(
         _refuse_unless_working(key, now)
         changes: list[audit.Change] = []
         end = min(now + overlap, key.expires_at) if key.expires_at else now + overlap
-        successors = list(key.rotated_to.select_for_update().order_by("-created_at"))
+        successors = list(key.rotated_to.select_for_update(no_key=True).order_by("-created_at"))
         # A rotated key's own expiry has become the overlap's end: what it was stands in its newest successor.
         expires_at = successors[0].expires_at if successors else key.expires_at
         for successor in successors:
@@ -186,7 +186,9 @@ def _issue(
 
 def _locked(key: ApiKey) -> ApiKey:
     locked: ApiKey = (
-        ApiKey.objects.select_for_update(of=("self",)).select_related("tenant", "default_lane").get(id=key.id)
+        ApiKey.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("tenant", "default_lane")
+        .get(id=key.id)
     )
     return locked
 

@@ -51,7 +51,7 @@ def add(*, name: str, rank: int, service_tier: str, description: str, actor: Act
 def describe(*, lane: Lane, description: str, actor: Actor) -> Lane:
     """Change a lane's description; name, rank and service tier are what requests and records go by, and stay."""
     with transaction.atomic():
-        lane = Lane.objects.select_for_update().get(name=lane.name)
+        lane = Lane.objects.select_for_update(no_key=True).get(name=lane.name)
         before = audit.fields_of(lane, *_AUDITED)
         lane.description = checked_text(description, field="description", least=0, most=200)
         after = audit.fields_of(lane, *_AUDITED)

@@ -17,7 +17,7 @@ _AUDITED = ("user_id", "role", "ended_at")
 def add(*, tenant: Tenant, user: User, role: Role, actor: Actor) -> Membership:
     """Make ``user`` a member of ``tenant``. Raises ``ChangeRefused`` if either is closed, or they already are one."""
     with tenant_scope(tenant.id), transaction.atomic():
-        tenant = Tenant.objects.select_for_update().get(id=tenant.id)
+        tenant = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
         if tenant.closed_at:
             raise ChangeRefused(ChangeRefusal.TENANT_CLOSED, f"{tenant} is closed: nobody can join it.")
         if not user.is_active:
@@ -68,7 +68,7 @@ def end(*, membership: Membership, actor: Actor) -> Membership:
 
 def _locked(membership: Membership) -> Membership:
     # The tenant's row serializes changes of its members, so that two owners cannot end each other at once.
-    Tenant.objects.select_for_update().get(id=membership.tenant_id)
+    Tenant.objects.select_for_update(no_key=True).get(id=membership.tenant_id)
     locked: Membership = Membership.objects.select_related("tenant", "user").get(id=membership.id)
     return locked
 

@@ -59,35 +59,16 @@ class _UnscopedQuerySet(models.QuerySet[_Row]):
         )
 
 
-for _name in (
-    *("__bool__", "__getitem__", "__iter__", "__len__", "_fetch_all", "resolve_expression"),
-    *("aggregate", "alias", "all", "annotate", "complex_filter", "contains", "count", "dates", "datetimes"),
-    *(
-        "defer",
-        "delete",
-        "difference",
-        "distinct",
-        "earliest",
-        "exclude",
-        "exists",
-        "explain",
-        "extra",
-        "filter",
-    ),
-    *("first", "get", "get_or_create", "in_bulk", "intersection", "iterator", "aiterator", "last", "latest"),
-    *(
-        "only",
-        "order_by",
-        "prefetch_related",
-        "raw",
-        "reverse",
-        "select_for_update",
-        "select_related",
-        "union",
-    ),
-    *("update", "update_or_create", "bulk_update", "values", "values_list"),
-):
-    setattr(_UnscopedQuerySet, _name, _UnscopedQuerySet._refuse)
+#: Every way to ask a query set something, or to change what it holds; to make rows is none.
+_WAYS = """
+    __bool__ __getitem__ __iter__ __len__ _fetch_all resolve_expression
+    aggregate alias all annotate complex_filter contains count dates datetimes defer delete difference distinct
+    earliest exclude exists explain extra filter first get get_or_create in_bulk intersection iterator aiterator
+    last latest only order_by prefetch_related raw reverse select_for_update select_related union
+    update update_or_create bulk_update values values_list
+"""
+for _way in _WAYS.split():
+    setattr(_UnscopedQuerySet, _way, _UnscopedQuerySet._refuse)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def create(
 def rename(*, tenant: Tenant, name: str, actor: Actor) -> Tenant:
     """Change what a tenant is called; its short name stays, because logs and metrics carry it."""
     with transaction.atomic():
-        tenant = Tenant.objects.select_for_update().get(id=tenant.id)
+        tenant = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
         before = audit.fields_of(tenant, *_AUDITED)
         tenant.name = checked_text(name, field="name", most=100)
         after = audit.fields_of(tenant, *_AUDITED)
@@ -88,7 +88,7 @@ def reopen(*, tenant: Tenant, actor: Actor) -> Tenant:
 
 def _set_closed(tenant: Tenant, closed: bool, action: str, actor: Actor) -> Tenant:
     with transaction.atomic():
-        tenant = Tenant.objects.select_for_update().get(id=tenant.id)
+        tenant = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
         if bool(tenant.closed_at) != closed:
             before = audit.fields_of(tenant, *_AUDITED)
             tenant.closed_at = timezone.now() if closed else None

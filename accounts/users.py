@@ -145,13 +145,13 @@ def _set_active(user: User, active: bool, action: str, actor: Actor) -> User:
 
 
 def _locked(user: User) -> User:
-    return User.objects.select_for_update().get(id=user.id)
+    return User.objects.select_for_update(no_key=True).get(id=user.id)
 
 
 def _locked_with_operators(user: User) -> tuple[User, list[User]]:
     """The user and every live operator, locked in primary-key order: two operators cannot close each other at once."""
     rows = list(
-        User.objects.select_for_update()
+        User.objects.select_for_update(no_key=True)
         .filter(Q(id=user.id) | Q(is_superuser=True, is_active=True))
         .order_by("id")
     )
