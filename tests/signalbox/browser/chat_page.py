@@ -28,6 +28,8 @@ class ChatPage:
         self.page.get_by_role("button", name="Sign in").click()
 
     def ask(self, text: str) -> None:
+        # The models are filled in by the page's script: from then on it listens.
+        expect(self.page.locator("#model option").first).to_be_attached()
         self.prompt.fill(text)
         self.prompt.press("Enter")
         expect(self.questions.last).to_have_text(text)

@@ -4,11 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from signalbox.configuration import ROOT
 from tests.signalbox.browser.chat_page import ChatPage
 from tests.signalbox.browser.site import Site, open_site
+
+#: Longest wait for what a page is to show, in milliseconds.
+PATIENCE_MS = 20_000
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +35,7 @@ def site(_site: Site) -> Iterator[Site]:
 def context(chromium: Browser) -> Iterator[BrowserContext]:
     """A browser of its own: no cookies, nothing stored. Nothing may be asked of any other host."""
     context = chromium.new_context(viewport={"width": 1200, "height": 800})
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(PATIENCE_MS)
     yield context
     context.close()
 

@@ -19,22 +19,25 @@ PASSWORD = "a signal is a promise"
 MODEL = "tiny/model"
 
 _PEOPLE = """
+from django.contrib.auth.hashers import make_password
+
 from accounts import members, tenants, users
 from accounts.models import Lane, Role, User
 from accounts.principal import Actor
 from inference.models import LanguageModel
 
 actor = Actor.system("browser tests")
+# Hashed once: a password's hash is made to take long.
+hashed = make_password({password!r})
 
-def person(name, tenant, role=Role.MEMBER):
-    user = users.create(username=name, actor=actor).user
-    if role:
+def person(name, tenant=None, role=Role.MEMBER):
+    user = User.objects.create(username=name, password=hashed)
+    if tenant:
         members.add(tenant=tenant, user=user, role=role, actor=actor)
-    return users.set_password(user=user, password={password!r}, actor=actor)
+    return user
 
 def tenant(name, slug, lanes):
-    made = tenants.create(name=name, slug=slug, actor=actor, lanes=Lane.objects.filter(name__in=lanes))
-    return made
+    return tenants.create(name=name, slug=slug, actor=actor, lanes=Lane.objects.filter(name__in=lanes))
 
 works = tenant("Works", "works", ["high", "normal", "low"])
 yard = tenant("Yard", "yard", ["low"])
@@ -42,28 +45,11 @@ ada = person({user!r}, works)
 members.add(tenant=yard, user=ada, role=Role.MEMBER, actor=actor)
 person("brunel", works)
 person("visitor", works, Role.VIEWER)
-person("stranger", works, None)
-users.create(username="fresh", actor=actor)
+person("fresh")
 LanguageModel.objects.create(
     name={model!r}, directory={directory!r}, architecture="llama", context_length=4096, has_chat_template=True,
     dtype="float32", size_bytes=1, checksum="c0ffee" * 10,
 )
-"""
-
-_FORGET = """
-from accounts.models import Entitlement, Lane, Tenant
-from accounts.tenancy import every_tenant
-from inference import cancellation
-from inference.messages import CancelReason
-from inference.models import Conversation, Generation
-
-with every_tenant("the next test starts afresh"):
-    for generation in Generation.objects.filter(ended_at=None):
-        cancellation.cancel(generation.id, CancelReason.OPERATOR_REQUESTED)
-    Conversation.objects.all().delete()
-    works = Tenant.objects.get(slug="works")
-    for lane in Lane.objects.all():
-        Entitlement.objects.get_or_create(tenant=works, lane=lane, ended_at=None)
 """
 
 
@@ -145,7 +131,7 @@ class Site(LiveStack):
 
     def forget_everything(self) -> None:
         """End what is under way, and give everybody back what they had at the start."""
-        self.python(_FORGET)
+        self.hand.obey("forget")
 
     def close(self) -> None:
         if hasattr(self, "hand"):
