@@ -42,7 +42,7 @@ pytest_plugins = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the database, so that one pass over it can be made on PostgreSQL."""
+    """Mark what uses the database, for the pass over it on PostgreSQL; put what drives a browser last."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if item.get_closest_marker("django_db") or fixtures & {
@@ -51,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "django_db_reset_sequences",
         }:
             item.add_marker("database")
+    # Last: a browser driven from here keeps an event loop running, beside which no test may start its own.
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
 @pytest.fixture(scope="session")
