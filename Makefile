@@ -2,6 +2,9 @@
 
 PYTHON ?= python3
 VENV := .venv/bin/python
+# Where the database does the work: what else uses it is tested on SQLite only.
+ON_POSTGRESQL := tests/accounts tests/inference/admin tests/inference/test_cancellation.py tests/inference/test_conversations.py \
+	tests/inference/test_intake.py tests/inference/test_language_models.py tests/inference/test_settlement.py
 UV_COMPILE := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
 
 .PHONY: help up test check lock audit configuration set-up-test
@@ -15,7 +18,7 @@ up: ## Set up what is missing, then run everything; Ctrl-C stops it in order
 
 test: set-up-test check ## Set up what is missing, then check style, types, imports and docs, and run all tests
 	@$(VENV) -m pytest
-	@SIGNALBOX_TEST_DATABASE=postgresql $(VENV) -m pytest -m database
+	@SIGNALBOX_TEST_DATABASE=postgresql $(VENV) -m pytest -m "database and not browser" $(ON_POSTGRESQL)
 
 set-up-test:
 	@$(PYTHON) -m scripts.set_up test
