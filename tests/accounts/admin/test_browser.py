@@ -106,7 +106,7 @@ def test_a_key_is_shown_once_works_and_is_refused_after_its_revocation(site: Adm
     expect(page.get_by_text("timetable app is revoked.")).to_be_visible()
     assert site.get("/v1/models", Authorization=f"Bearer {raw}")[0] == 401
 
-    page.get_by_role("link", name="History").click()
+    page.locator('a[href$="/history/"]').click()
     expect(page.get_by_text("api_key.revoke")).to_be_visible()
     assert raw.rsplit("_", 1)[1] not in site.logs()
 
@@ -121,6 +121,7 @@ def test_going_back_does_not_bring_a_secret_back(page: Page) -> None:
     # The answer to a POST that may not be stored: the browser has nothing to go back to.
     with pytest.raises(Error, match="ERR_CACHE_MISS"):
         page.go_back(wait_until="commit")
+    page.wait_for_load_state()
     assert secret not in page.content()
 
 
