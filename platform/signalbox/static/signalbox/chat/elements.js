@@ -56,7 +56,7 @@ export function copyButton(label, text, { caption = false } = {}) {
 
 async function copy(text) {
   try {
-    await navigator.clipboard.writeText(text);
+    await navigator.clipboard.writeText(text.replace(/\n$/, ""));
     return true;
   } catch {
     return copyBySelection(text);
