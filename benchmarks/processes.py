@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 class Platform:
-    """A running installation with a state directory of its own, models and BLAS linked from the checkout's."""
+    """A running installation with a state directory of its own, its BLAS and pages linked from the checkout's."""
 
     def __init__(self, state_dir: Path, port: int) -> None:
         self.state_dir = state_dir
@@ -67,7 +67,8 @@ def platform(source_state: Path, model: str) -> Iterator[Platform]:
     log = (state / "up.log").open("wb")
     process: subprocess.Popen[bytes] | None = None
     try:
-        shutil.copytree(source_state / "models" / model, state / "models" / model)
+        stack.manage("migrate", "--verbosity", "0")
+        stack.manage("model", "add", str(source_state / "models" / model), "--name", model)
         process = subprocess.Popen(
             [sys.executable, "manage.py", "up"], cwd=ROOT, env=stack.env, stdout=log, stderr=log
         )
@@ -87,7 +88,7 @@ def mlx_server(model_directory: Path, blas_directory: Path | None) -> Iterator[i
     port = free_port()
     arguments = [str(model_directory), str(port), *([str(blas_directory)] if blas_directory else [])]
     with _peer("benchmarks.peers.mlx_server", arguments, stdin=subprocess.DEVNULL) as process:
-        _wait(lambda: _answers(port, "/v1/models"), process, None)
+        _wait(lambda: _answers(port, "/health"), process, None)
         yield port
 
 
