@@ -26,6 +26,7 @@ class ChatPage:
         self.page.get_by_label("User name").fill(user)
         self.page.get_by_label("Password", exact=True).fill(password)
         self.page.get_by_role("button", name="Sign in").click()
+        self.page.wait_for_url(lambda url: "/login/" not in url)
 
     def ask(self, text: str) -> None:
         # The models are filled in by the page's script: from then on it listens.
