@@ -2,6 +2,7 @@
 
 from inference.models.conversation import ChatMessage, ChatRole, Conversation
 from inference.models.generation import Generation, GenerationOutput, GenerationRequest, GenerationState
+from inference.models.generation_run import GenerationRun, RunOutcome
 from inference.models.language_model import LanguageModel
 from inference.models.worker import Worker
 
@@ -12,7 +13,9 @@ __all__ = [
     "Generation",
     "GenerationOutput",
     "GenerationRequest",
+    "GenerationRun",
     "GenerationState",
     "LanguageModel",
+    "RunOutcome",
     "Worker",
 ]
