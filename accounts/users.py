@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from functools import partial
 
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
@@ -14,6 +15,7 @@ from accounts import audit
 from accounts.models import User
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
+from accounts.signals import sessions_ended
 
 #: No vowels and nothing that reads like something else: a one-time password is copied by hand, and spells nothing.
 _PASSWORD_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"  # noqa: S105 — an alphabet
@@ -94,6 +96,7 @@ def issue_one_time_password(*, user: User, actor: Actor) -> IssuedPassword:
         user.must_change_password = True
         user.save(update_fields=["password", "must_change_password"])
         audit.record(actor, "user.reset_password", user, before, audit.fields_of(user, *_AUDITED))
+        _announce_end_of_sessions(user)
     return IssuedPassword(user, password)
 
 
@@ -141,7 +144,14 @@ def _set_active(user: User, active: bool, action: str, actor: Actor) -> User:
             user.is_active = active
             user.save(update_fields=["is_active"])
             audit.record(actor, action, user, before, audit.fields_of(user, *_AUDITED))
+            if not active:
+                _announce_end_of_sessions(user)
     return user
+
+
+def _announce_end_of_sessions(user: User) -> None:
+    # Robust: what is committed must not look failed because a listener was.
+    transaction.on_commit(partial(sessions_ended.send_robust, sender=User, user_id=user.id))
 
 
 def _locked(user: User) -> User:

@@ -1,4 +1,9 @@
+from typing import Any
+from uuid import UUID
+
 from django.apps import AppConfig
+
+from accounts.signals import sessions_ended
 
 
 class InferenceConfig(AppConfig):
@@ -7,3 +12,13 @@ class InferenceConfig(AppConfig):
     name = "inference"
     verbose_name = "Inference"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        sessions_ended.connect(_recheck_sockets)
+
+
+def _recheck_sockets(*, user_id: UUID, **_: Any) -> None:
+    # Imported late: workers and Celery load this app as well, and serve no API.
+    from inference.api.socket_credentials import recheck_sockets
+
+    recheck_sockets(user_id)

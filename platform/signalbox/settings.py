@@ -144,7 +144,12 @@ CACHES = {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
         "LOCATION": store.url(),
         "KEY_PREFIX": "cache",
-        "OPTIONS": {"serializer": "signalbox.json_cache.JsonSerializer"},
+        "OPTIONS": {
+            "serializer": "signalbox.json_cache.JsonSerializer",
+            # A Valkey that hangs must not hang every request with it.
+            "socket_timeout": store.SOCKET_TIMEOUT_S,
+            "socket_connect_timeout": store.SOCKET_TIMEOUT_S,
+        },
     }
 }
 CHANNEL_LAYERS = {

@@ -288,6 +288,17 @@ async def test_a_new_password_ends_the_sessions_that_were_opened_with_the_old_on
     assert await browser.closed() == 4401
 
 
+@pytest.mark.parametrize("ends", [users.issue_one_time_password, users.close])
+async def test_an_operator_who_ends_the_sessions_ends_what_they_stream(
+    browser: SocketClient, hand: Hand, user: User, ends: Callable[..., object]
+) -> None:
+    await browser.send(**generate())
+    accepted = await browser.next()
+    await sync_to_async(ends)(user=user, actor=ACTOR)
+    assert await browser.closed() == 4401
+    assert (await row(accepted["generation"])).cancel_reason == "access_revoked"
+
+
 # What is said
 
 
