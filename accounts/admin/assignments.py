@@ -1,20 +1,15 @@
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest
 from unfold.decorators import display
 
-from accounts.admin.base import RecordAdmin
-from accounts.admin.filters import generation_id_in
-from accounts.formatting import ago, code, exactly, short_generation
+from accounts.admin.generation_records import GenerationRecordAdmin
+from accounts.formatting import ago, exactly
 from accounts.models import LaneAssignment
 
 
 @admin.register(LaneAssignment)
-class LaneAssignmentAdmin(RecordAdmin):
+class LaneAssignmentAdmin(GenerationRecordAdmin):
     list_display = ("short", "tenant_name", "asked", "given_lane", "reason_text", "who", "when")
     list_display_links = ("short",)
     list_filter = ("given_lane", "reason", "created_at")
@@ -40,14 +35,6 @@ class LaneAssignmentAdmin(RecordAdmin):
     )
     readonly_fields = ("generation", "asked", "reason_text", "who", "exact_time")
 
-    @display(description="Generation")
-    def short(self, assignment: LaneAssignment) -> str:
-        return short_generation(assignment.generation_id)
-
-    @display(description="Generation")
-    def generation(self, assignment: LaneAssignment) -> str:
-        return code(f"gen_{assignment.generation_id.hex}")
-
     @display(description="Asked for")
     def asked(self, assignment: LaneAssignment) -> str:
         return assignment.requested_lane or "nothing in particular"
@@ -67,12 +54,3 @@ class LaneAssignmentAdmin(RecordAdmin):
     @display(description="When")
     def exact_time(self, assignment: LaneAssignment) -> str:
         return exactly(assignment.created_at)
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        generation_id = generation_id_in(search_term)
-        if generation_id is not None:
-            return queryset.filter(generation_id=generation_id), False
-        found: tuple[QuerySet[Any], bool] = super().get_search_results(request, queryset, search_term)
-        return found

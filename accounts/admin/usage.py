@@ -8,8 +8,8 @@ from django.http import HttpRequest
 from unfold.decorators import display
 
 from accounts.admin.base import RecordAdmin
-from accounts.admin.filters import generation_id_in
-from accounts.formatting import EMPTY, ago, code, exactly, number, short_generation
+from accounts.admin.generation_records import GenerationRecordAdmin
+from accounts.formatting import EMPTY, ago, exactly, number
 from accounts.models import ApiKey, LedgerEntry, Tenant, UsageRollup
 
 
@@ -72,7 +72,7 @@ class TenantIdFilter(admin.SimpleListFilter):
 
 
 @admin.register(LedgerEntry)
-class LedgerEntryAdmin(_NamedRecordAdmin):
+class LedgerEntryAdmin(_NamedRecordAdmin, GenerationRecordAdmin):
     list_display = (
         "short",
         "tenant_name",
@@ -109,14 +109,6 @@ class LedgerEntryAdmin(_NamedRecordAdmin):
         "exact_time",
     )
 
-    @display(description="Generation")
-    def short(self, entry: LedgerEntry) -> str:
-        return short_generation(entry.generation_id)
-
-    @display(description="Generation")
-    def generation(self, entry: LedgerEntry) -> str:
-        return code(f"gen_{entry.generation_id.hex}")
-
     @display(description="Settled")
     def when(self, entry: LedgerEntry) -> str:
         return ago(entry.settled_at)
@@ -124,15 +116,6 @@ class LedgerEntryAdmin(_NamedRecordAdmin):
     @display(description="Settled")
     def exact_time(self, entry: LedgerEntry) -> str:
         return exactly(entry.settled_at)
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        generation_id = generation_id_in(search_term)
-        if generation_id is not None:
-            return queryset.filter(generation_id=generation_id), False
-        found: tuple[QuerySet[Any], bool] = super().get_search_results(request, queryset, search_term)
-        return found
 
 
 @admin.register(UsageRollup)
