@@ -5,6 +5,7 @@ The database is told first. If this process dies before Valkey is told, the swee
 
 from __future__ import annotations
 
+import time
 from uuid import UUID
 
 import redis
@@ -15,8 +16,9 @@ from accounts.tenancy import every_tenant
 from inference.dispatch import publishing, token_log
 from inference.dispatch.queue import Withdrawal, WithdrawOutcome, dispatch_queue
 from inference.messages import CancelReason, Delta, End, Usage
-from inference.models import Generation
+from inference.models import Generation, RunOutcome
 from inference.models.generation import LIVE_STATES
+from inference.runs import EventKind, RunRecord
 from inference.settlement import settle, settle_from_log
 from signalbox import store
 
@@ -70,6 +72,20 @@ def _end_withdrawn(generation: Generation, reason: CancelReason, withdrawal: Wit
         cancel_reason=reason,
     )
     if publishing.append_end(client, generation.id.hex, withdrawal.epoch, end):
-        settle(generation.id, withdrawal.epoch, end)
+        settle(generation.id, withdrawal.epoch, end, run=_withdrawn(generation, withdrawal.epoch, reason))
     else:
         settle_from_log(generation.id)
+
+
+def _withdrawn(generation: Generation, epoch: int, reason: CancelReason) -> RunRecord:
+    """What stands for the epoch that no worker ran."""
+    now = time.time()
+    waited_s = round(max(0.0, now - generation.created_at.timestamp()), 4)
+    return RunRecord(
+        generation=generation.id,
+        epoch=epoch,
+        claimed_at=now,
+        ended_at=now,
+        outcome=RunOutcome.WITHDRAWN,
+        events=[(waited_s, EventKind.CANCELLED, {"reason": reason.value})],
+    )

@@ -16,11 +16,12 @@ from django.utils import timezone
 
 from accounts import ledger
 from accounts.tenancy import every_tenant
-from inference import conversations
+from inference import conversations, runs
 from inference.dispatch import token_log
 from inference.messages import Delta, End, LogEntry
 from inference.models import Generation, GenerationOutput
 from inference.models.generation import LIVE_STATES, GenerationState
+from inference.runs import RunRecord
 from signalbox import store
 
 _output_encoder = msgspec.msgpack.Encoder()
@@ -37,10 +38,18 @@ def start(generation_id: UUID, epoch: int) -> bool:
         )
 
 
-def settle(generation_id: UUID, epoch: int, end: End, *, first_token_at: float | None = None) -> bool:
+def settle(
+    generation_id: UUID,
+    epoch: int,
+    end: End,
+    *,
+    first_token_at: float | None = None,
+    run: RunRecord | None = None,
+) -> bool:
     """Bring the generation to its terminal state: outcome, exact usage, ledger entry, kept output, in one transaction.
 
-    ``first_token_at`` is in Unix seconds. False: it was settled already, or a newer epoch owns it.
+    ``first_token_at`` is in Unix seconds. ``run``, the claim that came to this end, is written in the same transaction.
+    False: it was settled already, or a newer epoch owns it; the run is written nevertheless, for it was.
     """
     with every_tenant("settlement is by generation"):
         entries = _kept_entries(generation_id)
@@ -60,6 +69,8 @@ def settle(generation_id: UUID, epoch: int, end: End, *, first_token_at: float |
                 first_token_at=datetime.fromtimestamp(first_token_at, UTC) if first_token_at else None,
                 ended_at=now,
             )
+            if run is not None and (settled or Generation.objects.filter(id=generation_id).exists()):
+                runs.write(run)
             if not settled:
                 return False
             generation = Generation.objects.select_related("model").get(id=generation_id)

@@ -18,8 +18,6 @@ class RunOutcome(models.TextChoices):
     REQUEUED = "requeued", "Requeued"
     #: Back to the queue because a higher lane needed its room.
     PREEMPTED = "preempted", "Preempted"
-    #: Back to the queue because it did not fit yet.
-    DEFERRED = "deferred", "Deferred"
     #: Its lease lapsed, and another worker's claim replaced it.
     LOST = "lost", "Lost"
     #: An earlier run had written the end: only settling was left.

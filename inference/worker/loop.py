@@ -14,6 +14,7 @@ import structlog
 from inference.dispatch import claims
 from inference.dispatch.claims import Claim
 from inference.messages import CancelReason, End, LogEntry
+from inference.models import RunOutcome
 from inference.scheduling.prefill import PrefillLedger, padded_tokens, pick_prefill
 from inference.scheduling.tick import Action, PrefillLimits, TickDecision, TickState, decide_tick
 from inference.worker.holdings import Holdings
@@ -23,6 +24,7 @@ from inference.worker.progress import Progress
 from inference.worker.requests import Admit, Cancel, Drain, Drop, Reconfigure, Request
 from inference.worker.roster import Roster
 from inference.worker.sequences import RunningSequence, failed_end
+from inference.worker.timeline import RunTimeline
 
 if TYPE_CHECKING:
     from inference.engine.engine import Engine, StepResult
@@ -113,9 +115,9 @@ class TickLoop:
         if decision.action is Action.PREFILL:
             self._ledger = ledger
             waiting = self.roster.parked
-            self._prefill([waiting[index] for index in chosen], padded)
+            self._prefill([waiting[index] for index in chosen], padded, started)
         elif decision.action is Action.DECODE:
-            self._step(Action.DECODE, self.roster.decoding, self._engine.decode)
+            self._step(Action.DECODE, self.roster.decoding, self._engine.decode, started)
         self._metrics.ticks[decision.action].add()
         self._metrics.tick_seconds[decision.action].add(time.monotonic() - started)
         self._metrics.prefill_debt.set(decision.prefill_debt)
@@ -130,8 +132,10 @@ class TickLoop:
             request = self._requests.get_nowait()
             if isinstance(request, Admit):
                 self._requeue(request.claim.task.generation, request.claim.epoch)
+                timeline = RunTimeline(request.claim, request.claimed_at)
+                self._outbox.report(timeline.left(RunOutcome.REQUEUED))
         for sequence in self.roster:
-            self.roster.leave(sequence)
+            self._leave(sequence, RunOutcome.REQUEUED)
             self._requeue(sequence.key, sequence.epoch)
 
     def _drained(self) -> bool:
@@ -141,14 +145,23 @@ class TickLoop:
 
     # The model's actions
 
-    def _prefill(self, sequences: Sequence[RunningSequence], padded: int) -> None:
+    def _prefill(self, sequences: Sequence[RunningSequence], padded: int, started: float) -> None:
         keys = [sequence.key for sequence in sequences]
         self._metrics.prefill_chunks.add(len(keys))
         self._metrics.prefill_tokens.add(padded)
-        self._step(Action.PREFILL, sequences, lambda: self._engine.prefill(keys, self._limits.chunk_tokens))
+        self._step(
+            Action.PREFILL,
+            sequences,
+            lambda: self._engine.prefill(keys, self._limits.chunk_tokens),
+            started,
+        )
 
     def _step(
-        self, action: Action, sequences: Sequence[RunningSequence], act: Callable[[], StepResult]
+        self,
+        action: Action,
+        sequences: Sequence[RunningSequence],
+        act: Callable[[], StepResult],
+        started: float,
     ) -> None:
         """One action for ``sequences``: each gets its token, its progress or its fault, and none another's."""
         try:
@@ -166,10 +179,12 @@ class TickLoop:
             self._failed_steps[action] = 0
         elif result.faults:
             self._failed_steps[action] += 1
+        now = time.monotonic()
         for sequence in sequences:
             if self.roster.is_parked(sequence):
-                self._outbox.progress(sequence, *self.roster.progress(sequence))
-        now = time.monotonic()
+                done, total = self.roster.progress(sequence)
+                self._outbox.progress(sequence, done, total)
+                sequence.timeline.chunk(started, now, done, total, beside=len(sequences) - 1)
         for key, token in result.tokens:
             self._take(self.roster.produced(key), token, now)
 
@@ -210,8 +225,8 @@ class TickLoop:
 
     def _carry_out(self, request: Request) -> None:
         match request:
-            case Admit(claim):
-                self._admit(claim)
+            case Admit(claim, claimed_at):
+                self._admit(claim, claimed_at)
             case Drop(epochs):
                 for key, epoch in epochs.items():
                     self._lose(key, epoch)
@@ -222,23 +237,24 @@ class TickLoop:
             case Drain(grace_s):
                 self._deadline = time.monotonic() + grace_s
 
-    def _admit(self, claim: Claim) -> None:
+    def _admit(self, claim: Claim, claimed_at: float) -> None:
         task, key = claim.task, claim.task.generation
         earlier = self.roster.find(key)
         if earlier is not None:  # its lease had lapsed, and it was this worker that claimed it again
-            self.roster.leave(earlier)
+            self._leave(earlier, RunOutcome.LOST)
         if not self._holdings.holds(key, claim.epoch):
+            self._outbox.report(RunTimeline(claim, claimed_at).left(RunOutcome.LOST))
             return
         self._admissions += 1
         try:
-            sequence = RunningSequence(claim, self._admissions, self._engine.tokenizer)
+            sequence = RunningSequence(claim, self._admissions, self._engine.tokenizer, claimed_at)
             entries = self._first_entries(sequence, claim)
             if not (entries and isinstance(entries[-1], End)):
                 self.roster.admit(sequence)
         except Exception:  # noqa: BLE001 (whatever it is, it costs this generation only)
             self._metrics.faults(Fault.ADMISSION).add()
             _log.exception("generation_not_admitted", generation=key)
-            self._outbox.end(task, failed_end(claim))
+            self._outbox.end(task, failed_end(claim), RunTimeline(claim, claimed_at).left(RunOutcome.FAILED))
         else:
             self._outbox.send(sequence, entries)
 
@@ -277,8 +293,13 @@ class TickLoop:
         if sequence.epoch >= _MOST_CLAIMS:
             self._fail(sequence, Fault.BACKEND, RuntimeError(f"failed in {sequence.epoch} claims"))
             return
-        self.roster.leave(sequence)
+        self._leave(sequence, RunOutcome.REQUEUED, reason=Fault.BACKEND.value)
         self._requeue(sequence.key, sequence.epoch)
+
+    def _leave(self, sequence: RunningSequence, outcome: RunOutcome, **details: str) -> None:
+        """Take it out of the engine although it has not ended, and say how the run was over."""
+        self.roster.leave(sequence)
+        self._outbox.report(sequence.timeline.left(outcome, **details))
 
     def _requeue(self, key: str, epoch: int) -> None:
         self._holdings.release(key, epoch)
@@ -292,5 +313,5 @@ class TickLoop:
         """It is another worker's now: forget it, silently."""
         sequence = self.roster.find(key)
         if sequence is not None and sequence.epoch == epoch:
-            self.roster.leave(sequence)
+            self._leave(sequence, RunOutcome.LOST)
         self._holdings.release(key, epoch)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from inference.dispatch.publishing import PublishOutcome
 from inference.messages import End, GenerationTask, LogEntry, PrefillProgress, Publication
+from inference.models import RunOutcome
+from inference.runs import RunRecord
 from inference.worker.holdings import Holdings
 from inference.worker.metrics import WorkerMetrics
 from inference.worker.publisher import TickPublisher
@@ -40,14 +43,25 @@ class Outbox:
         """Append to the sequence's log."""
         for entry in entries:
             if isinstance(entry, End):
-                self.end(sequence.task, entry, sequence.first_token_at)
+                self.end(
+                    sequence.task,
+                    entry,
+                    sequence.timeline.ended(entry),
+                    first_token_at=sequence.first_token_at,
+                )
             else:
                 self._publications.append((sequence.key, sequence.epoch, entry))
 
-    def end(self, task: GenerationTask, end: End, first_token_at: float | None = None) -> None:
-        """Append the last entry of a log."""
+    def end(
+        self, task: GenerationTask, end: End, run: RunRecord, *, first_token_at: float | None = None
+    ) -> None:
+        """Append the last entry of a log, with which the run is over."""
         self._publications.append((task.generation, end.epoch, end))
-        self._ended.append((task, Ended(task.generation, end.epoch, end, task.cost, first_token_at)))
+        self._ended.append((task, Ended(task.generation, end.epoch, end, task.cost, first_token_at, run)))
+
+    def report(self, run: RunRecord) -> None:
+        """Keep the report of a run that is over without an end. It is not waited for."""
+        self._settlements.report(run)
 
     def publish(self) -> PublishOutcome:
         """Publish what was collected, or with nothing collected ask for cancels."""
@@ -58,6 +72,8 @@ class Outbox:
         for task, one in ended:
             if one.generation in outcome.refused:
                 self._holdings.release(one.generation, one.epoch)
+                if one.run is not None:
+                    self.report(replace(one.run, outcome=RunOutcome.LOST))
                 continue
             self._holdings.vacate(one.generation, one.epoch)
             self._settlements.add(one)

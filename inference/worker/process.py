@@ -70,7 +70,7 @@ class WorkerProcess:
         self._client = store.sync_client()
         self._holdings = Holdings(model.slots, times.lease_s)
         progress = Progress()
-        self._settlements = SettlementThread(self._client, self._holdings, self.metrics)
+        self._settlements = SettlementThread(self._client, self._holdings, self.metrics, self._row)
         publisher = TickPublisher(self._client, self.id, self._holdings, self.metrics, progress)
         self.loop: Final = TickLoop(
             engine,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from inference.dispatch.claims import Claim
 from inference.messages import CancelReason
@@ -12,9 +13,10 @@ from inference.scheduling.tick import PrefillLimits
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Run a claimed generation."""
+    """Run a generation that was claimed at ``claimed_at`` (monotonic seconds)."""
 
     claim: Claim
+    claimed_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from inference.messages import (
 from inference.tokenization.detokenizer import Detokenizer
 from inference.tokenization.stop_strings import StopMatcher
 from inference.tokenization.tokenizer import Tokenizer
+from inference.worker.timeline import RunTimeline
 
 #: What a client is told of a fault: nothing of our insides.
 INTERNAL_ERROR = Failure(
@@ -51,7 +52,10 @@ class RunningSequence:
     tokens, the one that completes a stop string, the last of ``max_tokens``) is logged and counted like any other.
     """
 
-    def __init__(self, claim: Claim, order: int, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, claim: Claim, order: int, tokenizer: Tokenizer, claimed_at: float | None = None
+    ) -> None:
+        """``claimed_at``: monotonic seconds; now, if not given."""
         self.key = claim.task.generation
         self.task = claim.task
         self.epoch = claim.epoch
@@ -62,6 +66,7 @@ class RunningSequence:
         #: How much of that it began with.
         self.resumed_from = len(self.emitted)
         self.first_token_at: float | None = None
+        self.timeline = RunTimeline(claim, claimed_at)
         self._last_token_at = 0.0
         self._logged = "".join(entry.text for entry in claim.log if isinstance(entry, Delta))
         self._last_seq = claim.log[-1].seq if claim.log else 0
@@ -104,6 +109,7 @@ class RunningSequence:
 
         Text that was held back in case it became a stop string is released; an unfinished character is not.
         """
+        self.timeline.cancelled(reason)
         held = self._matcher.flush()
         entries: list[LogEntry] = [self._delta([], held)] if held else []
         return [*entries, self.end(reason.end_state, prompt_tokens, cancel_reason=reason)]
@@ -134,6 +140,7 @@ class RunningSequence:
 
     def timed(self, now: float) -> float | None:
         """Note that a token came at ``now`` (monotonic seconds); seconds since the one before, if there was one."""
+        self.timeline.tokens(now)
         before, self._last_token_at = self._last_token_at, now
         if before:
             return now - before
