@@ -3,9 +3,10 @@
     python -m benchmarks.decode_throughput
 
 For 1, 4 and 8 streams, each arm generates the same greedy answers to the same prompts; the arms alternate,
-and a row is the median of the repeats with their range. The platform's cost is its ratio to calling mlx-lm
-directly. A run in which the arms' token counts differ, or in which the machine was busy with something
-else, is refused.
+and a row is the median of the repeats with their range. What is measured is decoding: the tokens that come while all
+streams run, from the last stream's first token to the first stream's end. The platform's cost is its ratio to calling
+mlx-lm directly. A run in which this window holds less than half of the tokens, or which began on a busy
+machine, is refused.
 """
 
 from __future__ import annotations
@@ -14,20 +15,17 @@ import argparse
 import asyncio
 import contextlib
 import os
-import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import processes
 from benchmarks.openai_stream import StreamTiming, stream_chat
 from benchmarks.prompts import PROMPTS, chat
+from benchmarks.trust import refuse_when_busy, spread
 
-#: Load average above which somebody else uses the machine.
-_BUSY_LOAD_PER_CORE = 0.6
-
-Run = Callable[[int], tuple[int, float]]
+#: Answers to so many prompts: when each one's tokens came, in seconds.
+Run = Callable[[int], Sequence[Sequence[float]]]
 
 
 def main() -> None:
@@ -43,7 +41,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--stock", action="store_true", help="also mlx_lm.server as installed (slow)")
     arguments = parser.parse_args()
-    _refuse_when_busy()
+    refuse_when_busy()
     directory = arguments.state / "models" / arguments.model
     with contextlib.ExitStack() as stack:
         platform = stack.enter_context(processes.platform(arguments.state, arguments.model))
@@ -76,46 +74,36 @@ def _table(streams: int, arms: dict[str, Run], repeats: int) -> None:
         run(streams)
     rates: dict[str, list[float]] = {name: [] for name in arms}
     for _ in range(repeats):
-        counts = {}
         for name, run in arms.items():
-            tokens, seconds = run(streams)
-            counts[name] = tokens
-            rates[name].append(tokens / seconds)
-        if max(counts.values()) - min(counts.values()) > 0.02 * max(counts.values()):
-            sys.exit(f"refused: the arms did not produce the same work: {counts}")
+            rates[name].append(_decode_rate(run(streams)))
     direct = rates["mlx-lm directly"]
     for name, measured in rates.items():
         ratios = [own / peer for own, peer in zip(measured, direct, strict=True)]
-        print(f"| {streams} | {name} | {_spread(measured, 1)} | {_spread(ratios, 3)} |", flush=True)
+        print(f"| {streams} | {name} | {spread(measured, 1)} | {spread(ratios, 3)} |", flush=True)
 
 
-def _spread(values: list[float], digits: int) -> str:
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}–{max(values):.{digits}f})"
+def _decode_rate(arrivals: Sequence[Sequence[float]]) -> float:
+    """Tokens a second while all streams ran."""
+    start, end = max(times[0] for times in arrivals), min(times[-1] for times in arrivals)
+    within = sum(start < at <= end for times in arrivals for at in times)
+    if within < 0.5 * sum(len(times) for times in arrivals):
+        sys.exit("refused: the streams ran beside each other for less than half of their tokens")
+    return within / (end - start)
 
 
-def _streams(port: int, model: str, n: int, max_tokens: int, key: str = "none") -> tuple[int, float]:
+def _streams(port: int, model: str, n: int, max_tokens: int, key: str = "none") -> list[tuple[float, ...]]:
     async def all_of_them() -> list[StreamTiming]:
         return await asyncio.gather(
             *(stream_chat(port, model, chat(prompt), max_tokens, key) for prompt in PROMPTS[:n])
         )
 
-    started = time.perf_counter()
-    timings = asyncio.run(all_of_them())
-    return sum(timing.completion_tokens for timing in timings), time.perf_counter() - started
+    return [timing.arrivals for timing in asyncio.run(all_of_them())]
 
 
 def _token_ids(directory: Path, prompt: str) -> list[int]:
     from inference.tokenization import template, tokenizer
 
     return template.render_chat(tokenizer.load(directory), chat(prompt))
-
-
-def _refuse_when_busy() -> None:
-    load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    if load > _BUSY_LOAD_PER_CORE:
-        sys.exit(
-            f"refused: the machine is busy (load {load:.2f} a core); a benchmark beside other work says nothing"
-        )
 
 
 if __name__ == "__main__":

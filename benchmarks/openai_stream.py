@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass
+from typing import Self
 
 
 @dataclass(frozen=True)
@@ -27,54 +28,81 @@ class StreamTiming:
         return self.arrivals[-1]
 
 
+class OpenStream:
+    """A streamed, greedy chat completion from 127.0.0.1 that is under way."""
+
+    def __init__(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.sent = time.perf_counter()
+        #: When each event that carried text arrived.
+        self.arrivals: list[float] = []
+        self.text: list[str] = []
+        self.completion_tokens = 0
+        self._port = port
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(
+        cls, port: int, model: str, messages: list[dict[str, str]], max_tokens: int, api_key: str = "none"
+    ) -> Self:
+        body = json.dumps(
+            {
+                "model": model,
+                "messages": messages,
+                "max_tokens": max_tokens,
+                "temperature": 0,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+        ).encode()
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {api_key}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        ).encode()
+        stream = cls(port, *await asyncio.open_connection("127.0.0.1", port, limit=1 << 20))
+        stream._writer.write(head + body)
+        return stream
+
+    async def read(self) -> None:
+        """Read to the end, or until ``close``.
+
+        Raises ``RuntimeError`` with the server's answer when that is not an event stream.
+        """
+        try:
+            status = await self._reader.readline()
+            if b" 200 " not in status:
+                raise RuntimeError(f"port {self._port} answered {status.decode().strip()}")
+            while line := await self._reader.readline():
+                if line.startswith(b"data: {"):
+                    self._take(time.perf_counter(), line)
+        finally:
+            self._writer.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+        self._reader.feed_eof()
+
+    def timing(self) -> StreamTiming:
+        """What was seen, at the end. Raises ``RuntimeError`` where there was no text or no usage."""
+        if not self.arrivals or not self.completion_tokens:
+            raise RuntimeError(f"the stream from port {self._port} ended without text or usage")
+        return StreamTiming(self.sent, tuple(self.arrivals), self.completion_tokens, "".join(self.text))
+
+    def _take(self, arrived: float, line: bytes) -> None:
+        event = json.loads(line.removeprefix(b"data: "))
+        if event.get("usage"):
+            self.completion_tokens = event["usage"]["completion_tokens"]
+        for choice in event.get("choices", ()):
+            if piece := choice["delta"].get("content"):
+                self.arrivals.append(arrived)
+                self.text.append(piece)
+
+
 async def stream_chat(
     port: int, model: str, messages: list[dict[str, str]], max_tokens: int, api_key: str = "none"
 ) -> StreamTiming:
-    """Send one streamed, greedy chat completion to 127.0.0.1 and read it to its end.
-
-    Raises ``RuntimeError`` with the server's answer when that is not a complete event stream.
-    """
-    body = json.dumps(
-        {
-            "model": model,
-            "messages": messages,
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-    ).encode()
-    head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {api_key}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    ).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    sent = time.perf_counter()
-    writer.write(head + body)
-    lines: list[tuple[float, bytes]] = []
-    try:
-        while line := await reader.readline():
-            if line.startswith(b"data: {") or not lines:
-                lines.append((time.perf_counter(), line))
-    finally:
-        writer.close()
-    if b" 200 " not in lines[0][1]:
-        raise RuntimeError(f"port {port} answered {lines[0][1].decode().strip()}")
-    return _timing(sent, lines[1:])
-
-
-def _timing(sent: float, lines: list[tuple[float, bytes]]) -> StreamTiming:
-    arrivals: list[float] = []
-    text: list[str] = []
-    completion_tokens = 0
-    for arrived, line in lines:
-        event = json.loads(line.removeprefix(b"data: "))
-        if event.get("usage"):
-            completion_tokens = event["usage"]["completion_tokens"]
-        for choice in event.get("choices", ()):
-            if piece := choice["delta"].get("content"):
-                arrivals.append(arrived)
-                text.append(piece)
-    if not arrivals or not completion_tokens:
-        raise RuntimeError(f"the stream ended without text or usage; its last event was {lines[-1:]}")
-    return StreamTiming(sent, tuple(arrivals), completion_tokens, "".join(text))
+    """Send one streamed chat completion and read it to its end. Raises ``RuntimeError`` when it is not complete."""
+    stream = await OpenStream.start(port, model, messages, max_tokens, api_key)
+    await stream.read()
+    return stream.timing()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
 from pathlib import Path
 
 import psutil
@@ -19,6 +18,7 @@ import psutil
 from benchmarks import processes
 from benchmarks.openai_stream import StreamTiming, stream_chat
 from benchmarks.prompts import PROMPTS, chat
+from benchmarks.trust import refuse_when_busy, spread
 
 _ROLES = ("valkey-server", "manage.py web", "manage.py worker", "manage.py celery", "manage.py up")
 
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
+    refuse_when_busy()
     with processes.platform(arguments.state, arguments.model) as platform:
         key = platform.key()
 
@@ -55,8 +56,7 @@ def main() -> None:
         print("| --- | --- | --- |")
         for role, found in running.items():
             memory = sum(_memory(process) for process in found) / 2**20
-            low, middle, high = min(costs[role]), statistics.median(costs[role]), max(costs[role])
-            print(f"| {role} ({len(found)}) | {memory:.0f} | {middle:.2f} ({low:.2f}–{high:.2f}) |")
+            print(f"| {role} ({len(found)}) | {memory:.0f} | {spread(costs[role], 2)} |")
 
 
 async def _streams(port: int, model: str, max_tokens: int, key: str) -> list[StreamTiming]:

@@ -99,14 +99,14 @@ class DirectBatch:
         self._process = process
         self.blas = str(self._read()["blas"])
 
-    def run(self, prompts: list[list[int]], max_tokens: int) -> tuple[int, float]:
-        """Generate for all prompts at once: tokens produced, seconds taken."""
+    def run(self, prompts: list[list[int]], max_tokens: int) -> list[list[float]]:
+        """Generate for all prompts at once: when each one's tokens came, in seconds since the request."""
         assert self._process.stdin is not None
         request = {"prompts": prompts, "max_tokens": max_tokens}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
-        answer = self._read()
-        return int(answer["tokens"]), float(answer["seconds"])
+        arrivals: list[list[float]] = self._read()["arrivals"]
+        return arrivals
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None

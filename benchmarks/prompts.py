@@ -13,7 +13,16 @@ PROMPTS = (
     "Write a long dialogue between a teacher and a student about the stars.",
 )
 
+_WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school")
+
 
 def chat(prompt: str) -> list[dict[str, str]]:
     """The prompt as chat messages."""
     return [{"role": "user", "content": prompt}]
+
+
+def long_prompt(tokens: int, seed: int = 0) -> str:
+    """A text of about so many tokens, of common words of one token each, ending in a question; no two seeds alike."""
+    count = len(_WORDS)
+    text = " ".join(_WORDS[(i * 7 + i // count + seed * 5) % count] for i in range(max(0, tokens - 40)))
+    return f"{text}.\n\nWhat is this list about? Answer at length."

@@ -1,7 +1,8 @@
 """The peer: mlx-lm's own batch generation, called directly in a process of its own, on the same BLAS.
 
-Reads one JSON request a line (``{"prompts": [[ids], …], "max_tokens": n}``), answers one JSON line with the
-tokens produced and the seconds taken. Stays up, so that runs of it can alternate with runs of the platform.
+Reads one JSON request a line (``{"prompts": [[ids], …], "max_tokens": n}``), answers one JSON line with the times
+(seconds since it began) at which each prompt's tokens came. Stays up, so that runs of it can alternate with runs of
+the platform.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ def main(model_directory: str, blas_directory: str) -> None:
             prefill_batch_size=8,
         )
         started = time.perf_counter()
-        generator.insert(request["prompts"], [request["max_tokens"]] * len(request["prompts"]))
-        running, tokens = len(request["prompts"]), 0
+        uids = generator.insert(request["prompts"], [request["max_tokens"]] * len(request["prompts"]))
+        arrivals: dict[int, list[float]] = {uid: [] for uid in uids}
+        running = len(uids)
         while running:
             for response in generator.next_generated():
-                tokens += 1
+                arrivals[response.uid].append(time.perf_counter() - started)
                 running -= response.finish_reason is not None
-        seconds = time.perf_counter() - started
         generator.close()
-        print(json.dumps({"tokens": tokens, "seconds": seconds}), flush=True)
+        print(json.dumps({"arrivals": list(arrivals.values())}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,81 @@
+"""What the platform's workers counted, read as a Prometheus server would: the proof of which policy ran."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.processes import Platform
+
+#: A worker tells its counters about once a second.
+_BEAT_S = 1.2
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The scheduler's counters at one moment. Ticks and chunks grow, the debt is what is open now."""
+
+    at: float
+    prefill_ticks: float
+    decode_ticks: float
+    prefill_chunks: float
+    prefill_tokens: float
+    debt: float
+    decode_seconds: float
+    prefill_seconds: float
+
+    def since(self, earlier: Counters) -> Counters:
+        """What was counted in between."""
+        return Counters(
+            self.at - earlier.at,
+            self.prefill_ticks - earlier.prefill_ticks,
+            self.decode_ticks - earlier.decode_ticks,
+            self.prefill_chunks - earlier.prefill_chunks,
+            self.prefill_tokens - earlier.prefill_tokens,
+            self.debt,
+            self.decode_seconds - earlier.decode_seconds,
+            self.prefill_seconds - earlier.prefill_seconds,
+        )
+
+
+def read(platform: Platform) -> Counters:
+    """The newest counters of the platform's one worker; at most about a second old."""
+    token = (platform.state_dir / "secrets" / "metrics_token").read_text().strip()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{platform.port}/metrics", headers={"Authorization": f"Bearer {token}"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310 (http, as written above)
+        families = list(text_string_to_metric_families(response.read().decode()))
+    samples = [sample for family in families for sample in family.samples]
+
+    def value(name: str, **labels: str) -> float:
+        return sum(
+            sample.value
+            for sample in samples
+            if sample.name == f"signalbox_worker_{name}" and labels.items() <= sample.labels.items()
+        )
+
+    return Counters(
+        at=time.perf_counter(),
+        prefill_ticks=value("ticks_total", action="prefill"),
+        decode_ticks=value("ticks_total", action="decode"),
+        prefill_chunks=value("prefill_chunks_total"),
+        prefill_tokens=value("prefill_padded_tokens_total"),
+        debt=value("prefill_debt_tokens"),
+        decode_seconds=value("tick_seconds_total", action="decode"),
+        prefill_seconds=value("tick_seconds_total", action="prefill"),
+    )
+
+
+def settled(platform: Platform, met: Callable[[Counters], bool], timeout_s: float = 30.0) -> Counters:
+    """Read until ``met``. Raises ``RuntimeError`` if that does not come about."""
+    deadline = time.monotonic() + timeout_s
+    while not met(counters := read(platform)):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the worker's counters did not come to what was waited for: {counters}")
+        time.sleep(_BEAT_S / 4)
+    return counters
