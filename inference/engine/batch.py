@@ -12,6 +12,7 @@ from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import LogitsProcessor
 
+from inference.engine.row_prefixes import Prefix
 from inference.engine.sampling import RowSampler, draw
 
 
@@ -28,15 +29,21 @@ class PrefillBatch(PromptProcessingBatch):
 
     @classmethod
     def of_one(
-        cls, model: Module, key: str, sampler: RowSampler, processors: Sequence[LogitsProcessor]
+        cls,
+        model: Module,
+        key: str,
+        sampler: RowSampler,
+        processors: Sequence[LogitsProcessor],
+        prefix: Prefix | None = None,
     ) -> Self:
-        """A batch of one sequence, of which nothing was run yet.
+        """A batch of one sequence, of which nothing was run yet but ``prefix``.
 
         Raises ``ValueError`` when the model's caches cannot be batched.
         """
         rows: dict[str, Any] = {
             "uids": [key],
-            "caches": [make_prompt_cache(model)],
+            "caches": [prefix.caches if prefix else make_prompt_cache(model)],
+            "tokens": [prefix.tokens if prefix else []],
             "samplers": [sampler],
             "logits_processors": [list(processors)],
         }

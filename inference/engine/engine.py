@@ -15,8 +15,11 @@ from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from inference.engine.batch import DecodeBatch, PrefillBatch
 from inference.engine.blas import loaded_blas
+from inference.engine.kv_growth import measure_growth
 from inference.engine.model_loading import load_prepared
+from inference.engine.prefix_cache import PrefixCounters
 from inference.engine.row import Row, RowState
+from inference.engine.row_prefixes import Prefix, RowPrefixes
 from inference.engine.sampling import RowSampler
 from inference.messages import Sampling
 from inference.tokenization import tokenizer
@@ -47,10 +50,12 @@ class Engine:
 
     A step that fails as a whole is taken apart: each of its sequences is run again alone, from the tokens
     that are known, and only those that fail alone as well are faulted.
+
+    What was run of a sequence is kept for others of its namespace that begin alike, within a byte budget.
     """
 
-    def __init__(self, model_dir: Path) -> None:
-        """Load the prepared model in ``model_dir``.
+    def __init__(self, model_dir: Path, prefix_cache_bytes: int = 0) -> None:
+        """Load the prepared model in ``model_dir``; ``prefix_cache_bytes`` is the prefix cache's budget, 0 for none.
 
         Raises ``PreparationError`` or ``TokenizerError``, in one line, when it cannot be served.
         """
@@ -61,6 +66,12 @@ class Engine:
         self.device: Final = _device()
         self.blas: Final = str(loaded_blas() or "not chosen")
         maybe_set_recommended_wired_limit()
+        growth = measure_growth(self.model, self.context_length)
+        #: What a sequence's caches take: bytes for each token, by steps of so many, and bytes whatever its length.
+        self.kv_bytes_per_token: Final = growth.bytes_per_token
+        self.kv_step: Final = growth.step
+        self.kv_fixed_bytes: Final = growth.fixed_bytes
+        self._prefixes = RowPrefixes(self.model, prefix_cache_bytes)
         self._rows: dict[str, Row] = {}
         self._batch = DecodeBatch.without_rows(self.model)
         self._leaving: set[str] = set()
@@ -81,6 +92,33 @@ class Engine:
         """Prompt tokens still to run; 0 once the sequence decodes."""
         return self._rows[key].remaining
 
+    def cached_tokens(self, key: str) -> int:
+        """Tokens of the sequence's prompt that were found in the prefix cache instead of being run.
+
+        More may be found until its first chunk is run.
+        """
+        row = self._rows[key]
+        return min(row.cached, row.prompt_length)
+
+    @property
+    def prefix_cache_bytes(self) -> int:
+        """Bytes that the prefix cache holds; ``evict`` can free all of them."""
+        return self._prefixes.cache.bytes
+
+    @property
+    def prefix_counters(self) -> PrefixCounters:
+        return self._prefixes.cache.counters
+
+    def set_prefix_budget(self, byte_budget: int) -> None:
+        """Change the prefix cache's budget, evicting what no longer fits; 0 turns the cache off."""
+        self._check_thread()
+        self._prefixes.set_budget(byte_budget)
+
+    def evict(self, bytes_: int, spare: str | None = None) -> int:
+        """Free ``bytes_`` of the prefix cache, of the namespace ``spare`` last; how many were freed."""
+        self._check_thread()
+        return self._prefixes.cache.evict(bytes_, spare)
+
     def admit(
         self,
         key: str,
@@ -88,13 +126,16 @@ class Engine:
         sampling: Sampling,
         emitted: Sequence[int] = (),
         *,
+        namespace: str | None = None,
         processors: Sequence[LogitsProcessor] = (),
     ) -> None:
         """Park a sequence for prefill.
 
         ``emitted`` are tokens that an earlier run produced: they are run with the prompt, and what follows
         is what would have followed there. ``processors`` are mlx-lm's: each takes the sequence's tokens and its
-        logits, ``(1, vocabulary)``, and returns logits; it must depend on its arguments alone.
+        logits, ``(1, vocabulary)``, and returns logits; it must depend on its arguments alone. ``namespace``: whose
+        prefixes the sequence may begin with and leaves its own to, besides those published for all; with None it
+        does neither.
 
         Raises ``ValueError`` for an empty or too long sequence, a token that the model has not, or
         a key that is taken.
@@ -102,18 +143,9 @@ class Engine:
         self._check_thread()
         if key in self._rows:
             raise ValueError(f"Sequence {key!r} is already admitted.")
-        tokens = [*prompt, *emitted]
-        if not prompt or len(tokens) >= self.context_length:
-            raise ValueError(
-                f"Sequence {key!r} has {len(prompt)} + {len(emitted)} tokens; at least one of the prompt and less "
-                f"than the context of {self.context_length} are needed."
-            )
-        if not all(0 <= token < self.record.vocab_size for token in (*tokens, *sampling.logit_bias)):
-            raise ValueError(
-                f"Sequence {key!r} names a token outside the vocabulary of {self.record.vocab_size}."
-            )
-        row = Row(key, tokens, len(prompt), sampling, tuple(processors), None)
-        row.prefill = self._fresh(row)
+        row = Row(key, [*prompt, *emitted], len(prompt), sampling, tuple(processors), namespace)
+        row.check(self.context_length, self.record.vocab_size)
+        self._warm(row)
         self._rows[key] = row
 
     def prefill(self, keys: Sequence[str], chunk_tokens: int) -> StepResult:
@@ -130,6 +162,11 @@ class Engine:
             row = self._rows[key]
             if row.state is not RowState.PARKED:
                 raise ValueError(f"Sequence {key!r} is {row.state}, not parked.")
+            if not row.begun:
+                # Since its admission another that begins alike may have been run.
+                self._warm(row)
+                self._prefixes.count(row.namespace, row.cached)
+                row.begun = True
             if row.remaining <= chunk_tokens:
                 finishing.append(row)
                 continue
@@ -178,10 +215,16 @@ class Engine:
         return result
 
     def drop(self, key: str) -> None:
-        """Forget a sequence, wherever it is, and free its cache. Raises ``KeyError`` for an unknown one."""
+        """Forget a sequence, wherever it is, and free its cache. Raises ``KeyError`` for an unknown one.
+
+        What was run of it is kept in the prefix cache, unless it is faulted.
+        """
         self._check_thread()
         row = self._rows.pop(key)
+        if row.state is RowState.PARKED:
+            self._prefixes.keep(row.namespace, self._prefilling(row), key)
         if row.state is RowState.DECODING:
+            self._prefixes.keep(row.namespace, self._batch, key)
             # Rows that leave together, leave in one go: the batch copies its caches each time.
             self._leaving.add(key)
             if len(self._leaving) == len(self._batch):
@@ -214,6 +257,7 @@ class Engine:
             row.ahead = True
             row.tokens.append(token)
             result.tokens.append((row.key, token))
+            self._prefixes.keep(row.namespace, started, row.key)
         started.remove(set(started.faults))
         self._batch.extend(started)
 
@@ -252,17 +296,24 @@ class Engine:
 
     def _rerun(self, row: Row) -> DecodeBatch:
         """The row in a batch of its own, built from its tokens."""
-        row.run = 0
+        row.run = row.cached = 0
         row.state = RowState.PARKED
         prefill = self._fresh(row)
         while row.remaining > 1:
             prefill.prompt([row.take(min(self._chunk_tokens, row.remaining - 1))])
         return prefill.start(row.take(1))
 
-    def _fresh(self, row: Row) -> PrefillBatch:
+    def _warm(self, row: Row) -> None:
+        """Begin a sequence with the longest prefix that is known by now."""
+        prefix = self._prefixes.find(row.namespace, row.tokens, beyond=row.run)
+        if prefix is not None or row.prefill is None:
+            row.prefill = self._fresh(row, prefix)
+            row.run = row.cached = len(prefix.tokens) if prefix else 0
+
+    def _fresh(self, row: Row, prefix: Prefix | None = None) -> PrefillBatch:
         prompt, emitted = row.tokens[: row.prompt_length], row.tokens[row.prompt_length :]
         sampler = RowSampler(row.sampling, self.record.vocab_size, prompt, emitted)
-        return PrefillBatch.of_one(self.model, row.key, sampler, row.processors)
+        return PrefillBatch.of_one(self.model, row.key, sampler, row.processors, prefix)
 
     def _prefilling(self, row: Row) -> PrefillBatch:
         if row.prefill is None:

@@ -26,7 +26,8 @@ class RowState(StrEnum):
 class Row:
     """One sequence: all that is needed to run it again from nothing.
 
-    ``tokens`` are the prompt and everything emitted, ``run`` counts those that its cache holds.
+    ``tokens`` are the prompt and everything emitted, ``run`` counts those that its cache holds, and ``cached``
+    those of them that were found in the prefix cache of its ``namespace``.
     """
 
     key: str
@@ -34,9 +35,13 @@ class Row:
     prompt_length: int
     sampling: Sampling
     processors: Sequence[LogitsProcessor]
-    prefill: PrefillBatch | None
+    namespace: str | None = None
+    prefill: PrefillBatch | None = None
     state: RowState = RowState.PARKED
     run: int = 0
+    cached: int = 0
+    #: Its first chunk was asked for.
+    begun: bool = False
     #: The decode batch will hand out a token that was already emitted.
     ahead: bool = False
     fault: Exception | None = field(default=None, repr=False)
@@ -45,6 +50,16 @@ class Row:
     def remaining(self) -> int:
         """Tokens of the prompt (and, after a resumption, of the answer) still to run."""
         return len(self.tokens) - self.run if self.state is RowState.PARKED else 0
+
+    def check(self, context_length: int, vocab_size: int) -> None:
+        """Raise ``ValueError`` if a model with this context and vocabulary cannot run it."""
+        if not self.prompt_length or len(self.tokens) >= context_length:
+            raise ValueError(
+                f"Sequence {self.key!r} has {self.prompt_length} + {len(self.tokens) - self.prompt_length} tokens; at "
+                f"least one of the prompt and less than the context of {context_length} are needed."
+            )
+        if not all(0 <= token < vocab_size for token in (*self.tokens, *self.sampling.logit_bias)):
+            raise ValueError(f"Sequence {self.key!r} names a token outside the vocabulary of {vocab_size}.")
 
     def take(self, count: int) -> list[int]:
         """The next ``count`` tokens to run, counted as run."""

@@ -24,8 +24,8 @@ TEXTS: Final = (
 class Drive:
     """One engine, and what came out of it so far."""
 
-    def __init__(self, model_dir: Path) -> None:
-        self.engine = Engine(model_dir)
+    def __init__(self, model_dir: Path, prefix_cache_bytes: int = 0) -> None:
+        self.engine = Engine(model_dir, prefix_cache_bytes)
         self.tokens: dict[str, list[int]] = {}
         self.faults: dict[str, Exception] = {}
 

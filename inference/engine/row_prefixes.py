@@ -1,0 +1,128 @@
+"""Between the caches of a batch, in which rows are padded and grow, and the prefix cache, which keeps one row's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx.nn.layers.base import Module
+from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
+from mlx_lm.models.cache import (
+    ArraysCache,
+    BatchRotatingKVCache,
+    CacheList,
+    KVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
+
+from inference.engine.prefix_cache import KeyValues, PrefixCache
+
+_log: Final = logging.getLogger(__name__)
+
+#: The kinds of caches whose content can be taken out of a batch and put into another.
+_KINDS: Final = (KVCache, RotatingKVCache, ArraysCache)
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Tokens that need not be run, and the caches of a row that has run them; nobody else uses these."""
+
+    tokens: list[int]
+    caches: list[Any]
+
+
+class RowPrefixes:
+    """The prefix cache of one model, for rows of its batches.
+
+    A model with other caches than attention's (whole or with a sliding window) and recurrent states is served
+    without: what cannot be taken out of a batch for certain is not kept.
+    """
+
+    def __init__(self, model: Module, byte_budget: int) -> None:
+        self._model = model
+        unknown = {type(cache) for cache in flat(make_prompt_cache(model))} - set(_KINDS)
+        self._supported = not unknown
+        if unknown:
+            names = ", ".join(sorted(kind.__name__ for kind in unknown))
+            _log.warning("prefixes are not kept: the model has caches of an unknown kind (%s)", names)
+        self.cache: Final = PrefixCache(byte_budget if self._supported else 0)
+
+    def set_budget(self, byte_budget: int) -> None:
+        """Change the cache's budget, where there is a cache."""
+        if self._supported:
+            self.cache.set_budget(byte_budget)
+
+    def find(self, namespace: str | None, tokens: Sequence[int], beyond: int = 0) -> Prefix | None:
+        """The longest prefix of ``tokens`` that is known; None if it has no more than ``beyond`` tokens."""
+        if namespace is None or not self.cache.byte_budget:
+            return None
+        hit = self.cache.lookup(namespace, tokens)
+        if hit is None or hit.length <= beyond:
+            return None
+        by_token, at_end = iter(hit.key_values.by_token), iter(hit.key_values.at_end)
+        caches = make_prompt_cache(self._model)
+        for cache in flat(caches):
+            if isinstance(cache, ArraysCache):
+                cache.cache = [next(at_end) for _ in cache.cache]
+            elif isinstance(cache, RotatingKVCache):
+                keys, values = next(at_end), next(at_end)
+                cache.state = keys, values, hit.length, cache.keep, cache.max_size, keys.shape[2]
+            else:
+                cache.state = next(by_token), next(by_token), hit.length
+        return Prefix(list(tokens[: hit.length]), caches)
+
+    def count(self, namespace: str | None, cached: int) -> None:
+        """Count a sequence that begins to run, after ``cached`` tokens that were found."""
+        if namespace is not None and self.cache.byte_budget:
+            self.cache.record(cached)
+
+    def keep(self, namespace: str | None, batch: PromptProcessingBatch | GenerationBatch, key: str) -> None:
+        """Keep what a batch has run of a sequence.
+
+        Copies are made and not waited for. The batch must not have failed: its caches and its list of tokens
+        are taken to agree.
+        """
+        if namespace is None or not self.cache.byte_budget:
+            return
+        index = batch.uids.index(key)
+        tokens = batch.tokens[index]
+        self.cache.store(
+            namespace, tokens, lambda start: _read(batch.prompt_cache, index, len(tokens) - start)
+        )
+
+
+def flat(caches: Iterable[Any]) -> Iterator[Any]:
+    """The caches of a model, those in lists one by one."""
+    for cache in caches:
+        if isinstance(cache, CacheList):
+            yield from flat(cache.caches)
+        else:
+            yield cache
+
+
+def _read(caches: Iterable[Any], index: int, count: int) -> KeyValues | None:
+    """What a batch's caches hold of the last ``count`` tokens of one row: copies, to be evaluated.
+
+    None if a part of the row's state was never set: no batch takes such a row in.
+    """
+    by_token: list[mx.array] = []
+    at_end: list[mx.array] = []
+    for cache in flat(caches):
+        if isinstance(cache, ArraysCache):
+            if any(state is None for state in cache.cache):
+                return None
+            at_end += [mx.contiguous(state[index : index + 1]) for state in cache.cache]
+        elif isinstance(cache, BatchRotatingKVCache):
+            row = cache.extract(index)
+            at_end += [mx.contiguous(array[:, :, -row.max_size :]) for array in (row.keys, row.values)]
+        else:
+            # All rows end at the same position: the padding of the shorter ones is on their left.
+            end = cache.size()
+            by_token += [
+                mx.contiguous(array[index : index + 1, :, end - count :]) for array in cache.keys_and_values()
+            ]
+    return KeyValues(tuple(by_token), tuple(at_end))
