@@ -6,8 +6,9 @@ changes nothing and records nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
@@ -32,7 +33,20 @@ _RECORDED = (
     "retired_at",
 )
 
-_SETTINGS = ("slots", "prefill_chunk_tokens", "prefill_interval", "default_max_tokens")
+#: What an operator may change; see the model's fields for what each means, costs and gives.
+SETTINGS = (
+    "slots",
+    "kv_budget_mib",
+    "kv_watermark_percent",
+    "prefix_cache_mib",
+    "prefill_chunk_tokens",
+    "longest_stall_ms",
+    "prefill_interval",
+    "itl_target",
+    "lane_floor",
+    "preemption",
+    "default_max_tokens",
+)
 
 
 class UnknownLanguageModel(LookupError):
@@ -88,25 +102,65 @@ def change_settings(
     *,
     model: LanguageModel,
     slots: int,
+    kv_budget_mib: int | None,
+    kv_watermark_percent: int,
+    prefix_cache_mib: int | None,
     prefill_chunk_tokens: int,
+    longest_stall_ms: int | None,
     prefill_interval: int,
+    itl_target: float | None,
+    lane_floor: int,
+    preemption: bool,
     default_max_tokens: int,
+    may_starve_prompts: bool = False,
     actor: Actor,
 ) -> LanguageModel:
     """Change how workers schedule a model; a running worker follows within seconds.
 
-    Raises ``ValidationError``, by field, for values out of range.
+    ``may_starve_prompts`` confirms an interval of 0 that no target replaces. Raises ``ValidationError``, by field, for
+    values that are out of range, do not go together, or are not confirmed.
     """
     with transaction.atomic():
         model = LanguageModel.objects.select_for_update().get(id=model.id)
-        before = audit.fields_of(model, *_SETTINGS)
+        before = _plain_settings(model)
+        starved = model.starves_prompts
         model.slots = slots
+        model.kv_budget_mib = kv_budget_mib
+        model.kv_watermark_percent = kv_watermark_percent
+        model.prefix_cache_mib = prefix_cache_mib
         model.prefill_chunk_tokens = prefill_chunk_tokens
+        model.longest_stall_ms = longest_stall_ms
         model.prefill_interval = prefill_interval
+        model.itl_target = itl_target
+        model.lane_floor = lane_floor
+        model.preemption = preemption
         model.default_max_tokens = default_max_tokens
-        model.clean_fields(exclude=[f.name for f in model._meta.fields if f.name not in _SETTINGS])
-        after = audit.fields_of(model, *_SETTINGS)
+        model.clean_fields(exclude=[f.name for f in model._meta.fields if f.name not in SETTINGS])
+        model.clean()
+        if model.starves_prompts and not starved:
+            require_confirmed_starvation(may_starve_prompts)
+        after = _plain_settings(model)
         if after != before:
-            model.save(update_fields=list(_SETTINGS))
+            model.save(update_fields=list(SETTINGS))
             audit.record(actor, "scheduler_settings.change", model, before, after)
     return model
+
+
+def _plain_settings(model: LanguageModel) -> dict[str, Any]:
+    """For the audit, which knows no fractions: the target as text."""
+    target = None if model.itl_target is None else str(model.itl_target)
+    return {
+        **audit.fields_of(model, *(name for name in SETTINGS if name != "itl_target")),
+        "itl_target": target,
+    }
+
+
+def require_confirmed_starvation(confirmed: bool) -> None:
+    """Nobody sets an interval of 0 by a slip. Raises ``ValidationError`` at that field unless it is ``confirmed``."""
+    if not confirmed:
+        raise ValidationError(
+            {
+                "prefill_interval": "With 0 no prompt is run as long as anything streams: requests may wait for "
+                "minutes. Confirm that streams may starve prompts, or set 1 or more."
+            }
+        )

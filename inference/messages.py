@@ -154,6 +154,60 @@ class TickEntry(Struct, frozen=True, kw_only=True):
     publications: list[tuple[str, Publication]]
 
 
+class DecodingRow(Struct, frozen=True, kw_only=True):
+    """One row of the decode batch. ``since``: when this worker had its first token."""
+
+    generation: str
+    tenant: str
+    lane: str
+    tokens: int
+    max_tokens: int
+    since: float
+
+
+class ParkedRow(Struct, frozen=True, kw_only=True):
+    """One admitted prompt that is not finished: ``done`` of ``total`` tokens. ``since``: when it was accepted."""
+
+    generation: str
+    tenant: str
+    lane: str
+    done: int
+    total: int
+    since: float
+
+
+class SchedulerSnapshot(Struct, frozen=True, kw_only=True):
+    """What a worker's scheduler has before it, as it was ``at`` a moment less than a second ago.
+
+    ``rows`` and ``parked`` may be cut to the first; the heartbeat has their numbers. ``debt`` is in tokens × interval,
+    see ``scheduling.tick``. ``decode_ms`` and ``chunk_ms`` are running medians of one decode tick and one full chunk,
+    None while not measured. KV memory is in bytes; a ``kv_budget`` of 0: it is not accounted for. ``kv_watermark`` and
+    ``kv_cache_budget`` lie within the budget; finished prompts hold ``kv_cached`` of it, apart from ``kv_reserved``.
+    ``deferrals`` and ``preemptions`` are counted since the worker started. ``recent``: the last ticks, oldest first, by
+    the first letter of their action; ``recent_ms``: how long each took.
+    """
+
+    at: float
+    rows: list[DecodingRow]
+    parked: list[ParkedRow]
+    debt: int
+    chunk: int
+    interval: int
+    decode_ms: float | None = None
+    chunk_ms: float | None = None
+    kv_reserved: int = 0
+    kv_budget: int = 0
+    kv_watermark: int = 0
+    kv_cached: int = 0
+    kv_cache_budget: int = 0
+    lane_floor: int | None = None
+    preemption: bool | None = None
+    deferrals: int = 0
+    preemptions: int = 0
+    recent: str = ""
+    recent_ms: list[float] = []
+
+
 class Heartbeat(Struct, frozen=True, kw_only=True):
     """What a worker says of itself about once a second; counters grow for the worker's lifetime."""
 
@@ -173,6 +227,8 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     prefilling: int
     slots: int
     counters: dict[str, float]
+    #: None: a worker that does not tell, or has not ticked yet.
+    scheduler: SchedulerSnapshot | None = None
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from django.contrib import admin
@@ -14,14 +15,29 @@ from accounts.admin.filters import RetiredFilter
 from accounts.formatting import EMPTY, code, exactly, number
 from inference import language_models
 from inference.admin.now import living
+from inference.admin.scheduler_form import FOLLOWED, SchedulerForm, in_use
 from inference.models import LanguageModel
 
-_SETTINGS = ("slots", "prefill_chunk_tokens", "prefill_interval", "default_max_tokens")
+
+def _in_use(setting: str) -> Callable[[Any, Any], str]:
+    """A read-only field of the page: what the model's workers use for ``setting`` now."""
+
+    def shown(page: Any, model: Any) -> str:
+        return in_use(setting, model.beats)
+
+    shown.short_description = "In use now"  # type: ignore[attr-defined]
+    return shown
+
+
+def _rows(*settings: str) -> tuple[tuple[str, str], ...]:
+    return tuple((setting, f"{setting}_in_use") for setting in settings)
 
 
 @admin.register(LanguageModel)
 class LanguageModelAdmin(SiteModelAdmin):
     may_change = True
+    form = SchedulerForm
+    change_form_outer_before_template = "admin/starvation_warning.html"
     list_display = ("named", "state", "serving", "context", "weights", "size", "slots")
     list_display_links = ("named",)
     list_filter = (RetiredFilter, "architecture", "quantization")
@@ -30,11 +46,37 @@ class LanguageModelAdmin(SiteModelAdmin):
     actions_detail = ("retire",)
     fieldsets = (
         (
-            "How workers schedule it",
+            "Room",
             {
-                "fields": _SETTINGS,
-                "description": "A running worker follows a change within seconds: limits between two ticks, slots as "
-                "they become free. Every change is in the audit.",
+                "fields": _rows("slots", "kv_budget_mib", "kv_watermark_percent", "prefix_cache_mib"),
+                "description": "How much runs at once. Beside each setting: what the running workers use. They follow "
+                "a change within seconds, between two ticks; every change is in the audit.",
+            },
+        ),
+        (
+            "Prompts next to streams",
+            {
+                "fields": (
+                    *_rows("prefill_chunk_tokens", "longest_stall_ms", "prefill_interval", "itl_target"),
+                    "may_starve_prompts",
+                ),
+                "description": "While a chunk of a prompt is run, all streams wait. The chunk sets how long, the "
+                "interval how often. Set both by numbers, or say what streams may suffer and let the worker measure.",
+            },
+        ),
+        (
+            "Lanes",
+            {
+                "fields": _rows("lane_floor", "preemption"),
+                "description": "High lanes go first. The floor sees to it that low ones get on as well, and only "
+                "strictly higher lanes displace anything.",
+            },
+        ),
+        (
+            "Answers",
+            {
+                "fields": ("default_max_tokens",),
+                "description": "Holds for the next request.",
             },
         ),
         (
@@ -48,6 +90,7 @@ class LanguageModelAdmin(SiteModelAdmin):
         ("Where it came from", {"fields": ("source", "directory", "checksum_code", "added", "retired")}),
     )
     readonly_fields = (
+        *(f"{setting}_in_use" for setting in FOLLOWED),
         "name",
         "state",
         "architecture",
@@ -62,13 +105,29 @@ class LanguageModelAdmin(SiteModelAdmin):
         "retired",
     )
 
+    slots_in_use = _in_use("slots")
+    kv_budget_mib_in_use = _in_use("kv_budget_mib")
+    kv_watermark_percent_in_use = _in_use("kv_watermark_percent")
+    prefix_cache_mib_in_use = _in_use("prefix_cache_mib")
+    prefill_chunk_tokens_in_use = _in_use("prefill_chunk_tokens")
+    longest_stall_ms_in_use = _in_use("longest_stall_ms")
+    prefill_interval_in_use = _in_use("prefill_interval")
+    itl_target_in_use = _in_use("itl_target")
+    lane_floor_in_use = _in_use("lane_floor")
+    preemption_in_use = _in_use("preemption")
+
     @display(description="Model", header=True, ordering="name")
     def named(self, model: LanguageModel) -> list[str]:
         return [model.name, model.architecture]
 
-    @display(description="State", label={"Offered": "success", "Retired": "warning"})
+    @display(
+        description="State",
+        label={"Offered": "success", "Retired": "warning", "Streams starve prompts": "danger"},
+    )
     def state(self, model: LanguageModel) -> str:
-        return "Retired" if model.retired_at else "Offered"
+        if model.retired_at:
+            return "Retired"
+        return "Streams starve prompts" if model.starves_prompts else "Offered"
 
     @display(description="Workers now")
     def serving(self, model: Any) -> str:
@@ -110,8 +169,15 @@ class LanguageModelAdmin(SiteModelAdmin):
             model.living_workers = None if beats is None else sum(beat.model == model.name for beat in beats)
         return page
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        model = super().get_object(request, object_id, from_field)
+        if model is not None:
+            beats = living()
+            model.beats = None if beats is None else [beat for beat in beats if beat.model == model.name]
+        return model
+
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        values = {name: form.cleaned_data[name] for name in _SETTINGS}
+        values = {name: form.cleaned_data[name] for name in (*language_models.SETTINGS, "may_starve_prompts")}
         language_models.change_settings(model=obj, **values, actor=actor_of(request))
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:

@@ -3,8 +3,24 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
+
+#: 16 TiB: more than any machine has.
+MOST_MIB = 16 * 1024 * 1024
+LONGEST_STALL_MS = 600_000
+HIGHEST_ITL_TARGET = 100.0
+
+
+def validate_itl_target(target: float) -> None:
+    """Streams beside prompts are slower than alone: a target must exceed 1. Refuses what is no number, too."""
+    if not 1 < target <= HIGHEST_ITL_TARGET:
+        raise ValidationError(
+            "Between 1 and %(most)g, 1 itself left out: prompts cannot make streams faster.",
+            code="itl_target",
+            params={"most": HIGHEST_ITL_TARGET},
+        )
 
 
 class LanguageModel(models.Model):
@@ -25,25 +41,83 @@ class LanguageModel(models.Model):
     dtype = models.CharField(max_length=20)
     size_bytes = models.PositiveBigIntegerField()
     checksum = models.CharField(max_length=64, help_text="SHA-256 over the prepared files' checksums.")
+    slots = models.PositiveSmallIntegerField(
+        default=8,
+        validators=[MinValueValidator(1), MaxValueValidator(256)],
+        help_text="Generations that one worker runs at once. More: more is produced in all, each stream is slower, "
+        "and each takes its part of the KV budget.",
+    )
+    kv_budget_mib = models.PositiveIntegerField(
+        "KV budget",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_MIB)],
+        help_text="MiB for the keys and values of all that runs, the prefix cache included. More: more and longer "
+        "generations run together. Too much: nothing is left for the weights and the system. Empty: the worker "
+        "chooses, from its device's memory.",
+    )
+    kv_watermark_percent = models.PositiveSmallIntegerField(
+        "KV watermark",
+        default=5,
+        validators=[MaxValueValidator(50)],
+        help_text="Percent of the KV budget that admissions leave free while streams run, 0 to 50. Higher: running "
+        "streams are disturbed less often. Lower: more is admitted.",
+    )
+    prefix_cache_mib = models.PositiveIntegerField(
+        "prefix cache",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(MOST_MIB)],
+        help_text="MiB of the KV budget that may keep finished prompts, so that the next turn of a chat does not run "
+        "them again. More: more is found. It is given up first when room is short. Empty: a quarter of the budget. "
+        "0: off, every prompt is run in full.",
+    )
+    prefill_chunk_tokens = models.PositiveIntegerField(
+        "chunk size",
+        default=256,
+        validators=[MinValueValidator(1), MaxValueValidator(4096)],
+        help_text="Prompt tokens that one prefill tick runs. Larger: prompts are done sooner. Smaller: the longest gap "
+        "that a stream sees is shorter, for streams wait while a chunk is run.",
+    )
+    longest_stall_ms = models.PositiveIntegerField(
+        "longest stall",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(LONGEST_STALL_MS)],
+        help_text="Milliseconds. Set: the worker measures what prompt tokens cost and takes the largest chunk (16 to "
+        "4096 tokens) that stalls streams no longer; the chunk size above is not used. Empty: it is.",
+    )
+    prefill_interval = models.PositiveIntegerField(
+        "interval",
+        default=4,
+        validators=[MaxValueValidator(4096)],
+        help_text="Decode ticks that a full chunk leaves to running streams. Higher: smoother streams. Lower: earlier "
+        "first tokens. 0: no prompt is run while anything streams.",
+    )
+    itl_target = models.FloatField(
+        "slow-down target",
+        null=True,
+        blank=True,
+        validators=[validate_itl_target],
+        help_text="How many times slower streams may become while prompts are admitted (1.5: gaps half as long again). "
+        "Set: the worker measures and takes the interval that keeps to it; the interval above is not used. Nearer to "
+        "1: smoother streams. Higher: earlier first tokens. Empty: the interval is used.",
+    )
+    lane_floor = models.PositiveSmallIntegerField(
+        default=4,
+        validators=[MinValueValidator(1), MaxValueValidator(64)],
+        help_text="After how many passes a lane in which something waits goes first, 1 to 64. Lower: low lanes wait "
+        "less. Higher: high lanes are held up less often.",
+    )
+    preemption = models.BooleanField(
+        default=True,
+        help_text="A request that finds no room may displace work of lower lanes. What is displaced keeps its tokens "
+        "and goes on later, at the cost of running them once more. Off: it waits until something ends.",
+    )
     default_max_tokens = models.PositiveIntegerField(
         default=1024,
         validators=[MinValueValidator(1)],
         help_text="Answer length of requests that name none; at most what the context leaves.",
-    )
-    slots = models.PositiveSmallIntegerField(
-        default=8,
-        validators=[MinValueValidator(1), MaxValueValidator(256)],
-        help_text="Generations that one worker runs at once. More share each decode tick; each costs KV memory.",
-    )
-    prefill_chunk_tokens = models.PositiveIntegerField(
-        default=256,
-        validators=[MinValueValidator(1), MaxValueValidator(4096)],
-        help_text="Prompt tokens that one prefill tick runs: the longest gap a stream sees grows with it.",
-    )
-    prefill_interval = models.PositiveIntegerField(
-        default=4,
-        validators=[MaxValueValidator(4096)],
-        help_text="Decode ticks that a full chunk must leave to running streams. 0 lets streams starve prompts.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     retired_at = models.DateTimeField(
@@ -60,10 +134,49 @@ class LanguageModel(models.Model):
             models.CheckConstraint(
                 condition=models.Q(default_max_tokens__gte=1), name="language_model_max_tokens_positive"
             ),
+            models.CheckConstraint(
+                condition=models.Q(longest_stall_ms__range=(1, LONGEST_STALL_MS)),
+                name="language_model_stall_in_range",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(itl_target__gt=1, itl_target__lte=HIGHEST_ITL_TARGET),
+                name="language_model_itl_target_in_range",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(kv_budget_mib__range=(1, MOST_MIB)),
+                name="language_model_kv_budget_in_range",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(kv_watermark_percent__lte=50), name="language_model_kv_watermark_in_range"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(prefix_cache_mib__lte=MOST_MIB),
+                name="language_model_prefix_cache_in_range",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(prefix_cache_mib__lte=models.F("kv_budget_mib")),
+                name="language_model_prefix_cache_within_kv_budget",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(lane_floor__range=(1, 64)), name="language_model_lane_floor_in_range"
+            ),
         ]
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """The prefix cache lies within the KV budget."""
+        budget, cache = self.kv_budget_mib, self.prefix_cache_mib
+        if budget is not None and cache is not None and cache > budget:
+            raise ValidationError(
+                {"prefix_cache_mib": f"It lies within the KV budget, which is {budget} MiB: at most that."}
+            )
+
+    @property
+    def starves_prompts(self) -> bool:
+        """Whether no prompt is run as long as anything streams: the interval is 0 and follows no target."""
+        return self.prefill_interval == 0 and self.itl_target is None
 
     @property
     def path(self) -> Path:

@@ -224,34 +224,6 @@ def test_generations_cost_as_much_for_many_as_for_few(
         as_operator.get(_url("generation_changelist"))
 
 
-def test_scheduler_settings_are_changed_and_audited(as_operator: Client) -> None:
-    model = LanguageModelFactory()
-    values = {"slots": 4, "prefill_chunk_tokens": 128, "prefill_interval": 0, "default_max_tokens": 256}
-    answer = as_operator.post(_url("languagemodel_change", model.pk), values)
-    assert answer.status_code == 302
-    model.refresh_from_db()
-    assert (model.slots, model.prefill_chunk_tokens, model.prefill_interval) == (4, 128, 0)
-    event = AuditEvent.objects.get()
-    assert event.action == "scheduler_settings.change"
-    assert event.before is not None
-    assert event.after is not None
-    assert (event.before["slots"], event.after["slots"]) == (8, 4)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"slots": 0}, {"slots": 257}, {"prefill_chunk_tokens": 0}, {"slots": "many"}]
-)
-def test_settings_out_of_range_are_refused_at_their_field(
-    as_operator: Client, changes: dict[str, Any]
-) -> None:
-    model = LanguageModelFactory()
-    values = {"slots": 4, "prefill_chunk_tokens": 128, "prefill_interval": 0, "default_max_tokens": 256}
-    answer = as_operator.post(_url("languagemodel_change", model.pk), {**values, **changes})
-    assert answer.status_code == 200
-    assert answer.context["adminform"].form.errors.keys() == changes.keys()
-    assert not AuditEvent.objects.exists()
-
-
 def test_a_model_is_retired_after_a_question(as_operator: Client) -> None:
     model = LanguageModelFactory()
     as_operator.get(_url("languagemodel_retire", model.pk))

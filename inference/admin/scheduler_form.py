@@ -1,0 +1,93 @@
+"""The form in which an operator sets how a model is scheduled, and what of that its workers use now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from django import forms
+from django.template.defaultfilters import filesizeformat
+from unfold.widgets import UnfoldBooleanWidget
+
+from accounts.formatting import EMPTY, number
+from inference import language_models
+from inference.messages import Heartbeat, SchedulerSnapshot
+from inference.models import LanguageModel
+
+
+class SchedulerForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A model's settings; with a question that has to be answered before streams may starve prompts."""
+
+    may_starve_prompts = forms.BooleanField(
+        label="Streams may starve prompts",
+        required=False,
+        widget=UnfoldBooleanWidget,
+        help_text="To be ticked when the interval becomes 0: as long as anything streams, no new prompt is run, and "
+        "whoever sent it waits. Meant for measuring, and as a way out.",
+    )
+
+    class Meta:
+        model = LanguageModel
+        fields = language_models.SETTINGS
+
+    def clean(self) -> dict[str, Any] | None:
+        cleaned = super().clean()
+        values = self.cleaned_data
+        starves = values.get("prefill_interval") == 0 and values.get("itl_target") is None
+        if starves and "itl_target" not in self.errors and not self.instance.starves_prompts:
+            language_models.require_confirmed_starvation(values["may_starve_prompts"])
+        return cleaned
+
+
+def in_use(setting: str, beats: Sequence[Heartbeat] | None) -> str:
+    """What the workers with these heartbeats use for ``setting`` now; each value once, where they differ."""
+    if beats is None:
+        return "unknown: Valkey cannot be reached"
+    if not beats:
+        return "no worker runs"
+    values = dict.fromkeys(_VALUES[setting](beat) for beat in beats)
+    return ", ".join(value or EMPTY for value in values)
+
+
+def _of_snapshot(value: Callable[[SchedulerSnapshot], str]) -> Callable[[Heartbeat], str]:
+    return lambda beat: value(beat.scheduler) if beat.scheduler is not None else ""
+
+
+def slow_down(snapshot: SchedulerSnapshot) -> float | None:
+    """How many times as far apart tokens come while one long prompt is run; None while that is not known."""
+    if snapshot.decode_ms is None or snapshot.chunk_ms is None or not snapshot.interval:
+        return None
+    return 1 + snapshot.chunk_ms / snapshot.decode_ms / snapshot.interval
+
+
+def _chunk_ms(snapshot: SchedulerSnapshot) -> str:
+    return "" if snapshot.chunk_ms is None else f"{snapshot.chunk_ms:.0f} ms a chunk"
+
+
+def _slow_down(snapshot: SchedulerSnapshot) -> str:
+    factor = slow_down(snapshot)
+    return "" if factor is None else f"{factor:.1f} times beside one prompt"
+
+
+def _interval(snapshot: SchedulerSnapshot) -> str:
+    return f"{number(snapshot.interval)} ticks" if snapshot.interval else "0: streams starve prompts"
+
+
+def _bytes(value: int, snapshot: SchedulerSnapshot) -> str:
+    return filesizeformat(value) if snapshot.kv_budget else ""
+
+
+_VALUES: Final[dict[str, Callable[[Heartbeat], str]]] = {
+    "slots": lambda beat: number(beat.slots),
+    "kv_budget_mib": _of_snapshot(lambda shot: _bytes(shot.kv_budget, shot)),
+    "kv_watermark_percent": _of_snapshot(lambda shot: _bytes(shot.kv_watermark, shot)),
+    "prefix_cache_mib": _of_snapshot(lambda shot: _bytes(shot.kv_cache_budget, shot)),
+    "prefill_chunk_tokens": _of_snapshot(lambda shot: f"{number(shot.chunk)} tokens"),
+    "longest_stall_ms": _of_snapshot(_chunk_ms),
+    "prefill_interval": _of_snapshot(_interval),
+    "itl_target": _of_snapshot(_slow_down),
+    "lane_floor": _of_snapshot(lambda shot: "" if shot.lane_floor is None else str(shot.lane_floor)),
+    "preemption": _of_snapshot(lambda shot: {None: "", True: "on", False: "off"}[shot.preemption]),
+}
+#: What a worker reads; the answers' length is the web's, which reads it with each request.
+FOLLOWED: Final = tuple(_VALUES)

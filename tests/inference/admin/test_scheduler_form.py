@@ -1,0 +1,224 @@
+"""The form in which an operator sets how a model is scheduled."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import redis
+from django.test import Client
+from django.urls import reverse
+
+from accounts.models import AuditEvent
+from inference import language_models
+from inference.dispatch import heartbeats
+from inference.messages import Heartbeat, SchedulerSnapshot
+from inference.models import LanguageModel
+from signalbox import store
+from tests.factories import LanguageModelFactory
+
+#: What a browser sends for a new model that nobody has touched; an unticked box is not sent.
+UNTOUCHED = {
+    "slots": "8",
+    "kv_budget_mib": "",
+    "kv_watermark_percent": "5",
+    "prefix_cache_mib": "",
+    "prefill_chunk_tokens": "256",
+    "longest_stall_ms": "",
+    "prefill_interval": "4",
+    "itl_target": "",
+    "lane_floor": "4",
+    "preemption": "on",
+    "default_max_tokens": "1024",
+}
+
+
+def _page(model: LanguageModel) -> str:
+    return reverse("admin:inference_languagemodel_change", args=(model.pk,))
+
+
+def _save(client: Client, model: LanguageModel, **changes: Any) -> Any:
+    return client.post(_page(model), {**UNTOUCHED, **changes})
+
+
+def _errors(answer: Any) -> dict[str, list[str]]:
+    assert answer.status_code == 200
+    return dict(answer.context["adminform"].form.errors)
+
+
+def _beat(model: LanguageModel, worker: str = "a" * 32, **scheduler: Any) -> Heartbeat:
+    now = time.time()
+    snapshot: dict[str, Any] = {
+        "at": now,
+        "rows": [],
+        "parked": [],
+        "debt": 0,
+        "chunk": 64,
+        "interval": 9,
+        "decode_ms": 5.0,
+        "chunk_ms": 90.0,
+        "kv_budget": 512 * 2**20,
+        "kv_watermark": 26 * 2**20,
+        "kv_cache_budget": 128 * 2**20,
+        "lane_floor": 7,
+        "preemption": False,
+    }
+    return Heartbeat(
+        worker=worker,
+        model=model.name,
+        hostname="mac",
+        pid=1,
+        started_at=now,
+        sent_at=now,
+        progressed_at=now,
+        ready=True,
+        draining=False,
+        blas="",
+        device="cpu",
+        decoding=0,
+        prefilling=0,
+        slots=3,
+        counters={},
+        scheduler=SchedulerSnapshot(**{**snapshot, **scheduler}),
+    )
+
+
+def test_saving_what_is_there_changes_and_records_nothing(as_operator: Client) -> None:
+    model = LanguageModelFactory()
+    assert _save(as_operator, model).status_code == 302
+    assert not AuditEvent.objects.exists()
+
+
+def test_every_setting_is_changed_and_audited_with_what_it_was(as_operator: Client) -> None:
+    model = LanguageModelFactory()
+    values = {
+        "slots": 4,
+        "kv_budget_mib": 2048,
+        "kv_watermark_percent": 10,
+        "prefix_cache_mib": 0,
+        "prefill_chunk_tokens": 128,
+        "longest_stall_ms": 250,
+        "prefill_interval": 2,
+        "itl_target": 1.5,
+        "lane_floor": 8,
+        "default_max_tokens": 256,
+    }
+    answer = as_operator.post(_page(model), values)  # without preemption: its box is not ticked
+    assert answer.status_code == 302, _errors(answer)
+    model.refresh_from_db()
+    assert {name: getattr(model, name) for name in language_models.SETTINGS} == {
+        **values,
+        "preemption": False,
+    }
+    event = AuditEvent.objects.get()
+    assert (event.action, event.actor_name) == ("scheduler_settings.change", "operator")
+    assert event.before is not None
+    assert event.after is not None
+    assert (event.before["itl_target"], event.after["itl_target"]) == (None, "1.5")
+    assert (event.before["preemption"], event.after["preemption"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"slots": 0},
+        {"slots": 257},
+        {"slots": "many"},
+        {"prefill_chunk_tokens": 0},
+        {"prefill_interval": 4097},
+        {"longest_stall_ms": 0},
+        {"itl_target": 1},
+        {"itl_target": 0.5},
+        {"itl_target": "nan"},
+        {"kv_budget_mib": 0},
+        {"kv_watermark_percent": 51},
+        {"prefix_cache_mib": -1},
+        {"lane_floor": 0},
+        {"lane_floor": 65},
+        {"default_max_tokens": 0},
+    ],
+)
+def test_settings_out_of_range_are_refused_at_their_field(
+    as_operator: Client, changes: dict[str, Any]
+) -> None:
+    model = LanguageModelFactory()
+    assert _errors(_save(as_operator, model, **changes)).keys() == changes.keys()
+    assert not AuditEvent.objects.exists()
+
+
+def test_a_prefix_cache_larger_than_the_budget_is_refused_with_the_budget(as_operator: Client) -> None:
+    errors = _errors(_save(as_operator, LanguageModelFactory(), kv_budget_mib=100, prefix_cache_mib=101))
+    assert errors == {"prefix_cache_mib": ["It lies within the KV budget, which is 100 MiB: at most that."]}
+
+
+def test_streams_starve_prompts_only_after_a_confirmation(as_operator: Client) -> None:
+    model = LanguageModelFactory()
+    [message] = _errors(_save(as_operator, model, prefill_interval=0))["prefill_interval"]
+    assert "Confirm" in message
+    model.refresh_from_db()
+    assert not model.starves_prompts
+
+    assert _save(as_operator, model, prefill_interval=0, may_starve_prompts="on").status_code == 302
+    model.refresh_from_db()
+    assert model.starves_prompts
+    # Confirmed once: what is changed beside it later needs no second confirmation.
+    assert _save(as_operator, model, prefill_interval=0, slots=2).status_code == 302
+
+
+def test_an_interval_of_0_that_a_target_replaces_starves_nobody(as_operator: Client) -> None:
+    model = LanguageModelFactory()
+    assert _save(as_operator, model, prefill_interval=0, itl_target=1.5).status_code == 302
+    # Taking the target away would.
+    assert _errors(_save(as_operator, model, prefill_interval=0)).keys() == {"prefill_interval"}
+
+
+def test_starving_prompts_is_warned_of_as_long_as_it_holds(as_operator: Client) -> None:
+    model = LanguageModelFactory(prefill_interval=0)
+    listed = reverse("admin:inference_languagemodel_changelist")
+    assert "Streams starve prompts" in as_operator.get(listed).content.decode()
+    assert "no new prompt is run, and requests wait" in as_operator.get(_page(model)).content.decode()
+    _save(as_operator, model)
+    assert "Streams starve prompts" not in as_operator.get(listed).content.decode()
+    assert "no new prompt is run, and requests wait" not in as_operator.get(_page(model)).content.decode()
+
+
+def test_beside_each_setting_stands_what_the_workers_use(as_operator: Client, valkey: redis.Redis) -> None:
+    model = LanguageModelFactory()
+    page = as_operator.get(_page(model))
+    assert page.content.decode().count("no worker runs") == 10
+
+    heartbeats.beat(valkey, _beat(model))
+    heartbeats.beat(valkey, _beat(LanguageModelFactory(), "b" * 32, chunk=4096))
+    text = as_operator.get(_page(model)).content.decode()
+    for value in (
+        "64 tokens",
+        "90 ms a chunk",
+        "9 ticks",
+        "3.0 times beside one prompt",
+        "512.0\xa0MB",
+        "26.0\xa0MB",
+        "128.0\xa0MB",
+        "off",
+    ):
+        assert f">{value}<" in text
+    assert "4,096 tokens" not in text
+
+    heartbeats.beat(valkey, _beat(model, "c" * 32, chunk=128))
+    assert ">64 tokens, 128 tokens<" in as_operator.get(_page(model)).content.decode()
+
+
+def test_the_form_works_while_valkey_is_away(as_operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = redis.Redis(unix_socket_path="/nowhere/valkey.sock")
+    monkeypatch.setattr(store, "shared_client", lambda: nowhere)
+    model = LanguageModelFactory()
+    assert "Valkey cannot be reached" in as_operator.get(_page(model)).content.decode()
+
+
+def test_who_may_only_look_sees_settings_and_what_is_in_use(as_auditor: Client, valkey: redis.Redis) -> None:
+    model = LanguageModelFactory(itl_target=1.7)
+    heartbeats.beat(valkey, _beat(model))
+    text = as_auditor.get(_page(model)).content.decode()
+    assert ">1.7<" in text
+    assert ">64 tokens<" in text
+    assert _save(as_auditor, model, slots=2).status_code == 403
