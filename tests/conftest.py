@@ -33,6 +33,7 @@ settings.load_profile("signalbox")
 
 pytest_plugins = [
     "tests.fixtures.admin",
+    "tests.fixtures.connections",
     "tests.fixtures.passwords",
     "tests.fixtures.seeds",
     "tests.fixtures.valkey",

@@ -20,13 +20,14 @@ from inference.api.attachment import ClientGuard  # noqa: E402
 from inference.api.routing import websocket_urlpatterns  # noqa: E402
 from signalbox.configuration import configuration  # noqa: E402
 from signalbox.origins import OriginCheck  # noqa: E402
+from signalbox.request_threads import RequestThread  # noqa: E402
 
 _settings = configuration()
 _no_such_socket: Any = WebsocketDenier.as_asgi()
 
 application = ProtocolTypeRouter(
     {
-        "http": ClientGuard(_django),
+        "http": ClientGuard(RequestThread(_django)),
         "websocket": OriginCheck(
             AuthMiddlewareStack(URLRouter([*websocket_urlpatterns, re_path("", _no_such_socket)])),
             allowed_hosts=_settings.allowed_hosts,

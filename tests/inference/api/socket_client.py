@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from asgiref.testing import ApplicationCommunicator
 from channels.testing import WebsocketCommunicator
 
 from signalbox.asgi import application
@@ -13,6 +14,16 @@ from signalbox.asgi import application
 PATH = "/ws/chat/"
 FRAME_S = 20.0
 OWN_ORIGIN = "http://localhost"
+
+
+class _Communicator(WebsocketCommunicator):  # type: ignore[misc]
+    """Channels' own keeps the application from closing its database connections, for tests that share theirs with it.
+
+    Here every thread has its own, as in production, and gives it back.
+    """
+
+    send_input = ApplicationCommunicator.send_input
+    receive_output = ApplicationCommunicator.receive_output
 
 
 class SocketClient:
@@ -36,7 +47,7 @@ class SocketClient:
         offered = subprotocols if subprotocols is not None else ["signalbox.v1"]
         if key is not None:
             offered = [*offered, f"key.{key}"]
-        self._socket = WebsocketCommunicator(application, path, headers, offered)
+        self._socket = _Communicator(application, path, headers, offered)
 
     async def connect(self) -> str | None:
         """Open it. Returns the subprotocol that the server chose; fails when it refuses."""
