@@ -2,9 +2,11 @@
 
 PYTHON ?= python3
 VENV := .venv/bin/python
-# Where the database does the work: what else uses it is tested on SQLite only.
-ON_POSTGRESQL := tests/accounts tests/inference/admin tests/inference/test_cancellation.py tests/inference/test_conversations.py \
-	tests/inference/test_intake.py tests/inference/test_language_models.py tests/inference/test_settlement.py
+# Where the database does the work, and where its pool could run out. All that is marked `database` can run there, but
+# takes more than five minutes: most of the rest waits for processes and Valkey, and not for rows.
+ON_POSTGRESQL := tests/accounts tests/inference/admin tests/inference/api/test_database_connections.py \
+	tests/inference/test_cancellation.py tests/inference/test_conversations.py tests/inference/test_intake.py \
+	tests/inference/test_language_models.py tests/inference/test_settlement.py
 UV_COMPILE := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
 
 .PHONY: help up test check lock audit configuration set-up-test
