@@ -183,8 +183,7 @@ class SchedulerSnapshot(Struct, frozen=True, kw_only=True):
     see ``scheduling.tick``. ``decode_ms`` and ``chunk_ms`` are running medians of one decode tick and one full chunk,
     None while not measured. KV memory is in bytes; a ``kv_budget`` of 0: it is not accounted for. ``kv_watermark`` and
     ``kv_cache_budget`` lie within the budget; finished prompts hold ``kv_cached`` of it, apart from ``kv_reserved``.
-    ``deferrals`` and ``preemptions`` are counted since the worker started. ``recent``: the last ticks, oldest first, by
-    the first letter of their action; ``recent_ms``: how long each took.
+    ``recent``: the last ticks, oldest first, by the first letter of their action; ``recent_ms``: how long each took.
     """
 
     at: float
@@ -202,8 +201,6 @@ class SchedulerSnapshot(Struct, frozen=True, kw_only=True):
     kv_cache_budget: int = 0
     lane_floor: int | None = None
     preemption: bool | None = None
-    deferrals: int = 0
-    preemptions: int = 0
     recent: str = ""
     recent_ms: list[float] = []
 
@@ -238,6 +235,6 @@ task_decoder: Final[msgspec.msgpack.Decoder[GenerationTask]] = msgspec.msgpack.D
 heartbeat_decoder: Final[msgspec.msgpack.Decoder[Heartbeat]] = msgspec.msgpack.Decoder(Heartbeat)
 
 
-def encode(message: GenerationTask | Delta | End | TickEntry | Heartbeat) -> bytes:
+def encode(message: GenerationTask | Delta | End | TickEntry | Heartbeat | SchedulerSnapshot) -> bytes:
     """The msgpack bytes of a message."""
     return _encoder.encode(message)

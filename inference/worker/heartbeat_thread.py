@@ -75,6 +75,7 @@ class Pulse:
                 prefilling=self._loop.roster.prefills,
                 slots=self._holdings.slots,
                 counters=self._metrics.counters.snapshot(),
+                scheduler=self._loop.board.latest,
             ),
         )
 

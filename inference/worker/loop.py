@@ -24,6 +24,7 @@ from inference.worker.progress import Progress
 from inference.worker.requests import Admit, Cancel, Drain, Drop, Reconfigure, Request
 from inference.worker.roster import Roster
 from inference.worker.sequences import RunningSequence, failed_end
+from inference.worker.snapshot import SnapshotBoard
 from inference.worker.timeline import RunTimeline
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class TickLoop:
         self._progress = progress
         self._limits = limits
         self.roster: Final = Roster(engine)
+        self.board: Final = SnapshotBoard(self.roster)
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._admissions = 0
         self._last = TickDecision(Action.IDLE, 0, speculative_yielded=False, slice_prompt_last=False)
@@ -119,8 +121,10 @@ class TickLoop:
         elif decision.action is Action.DECODE:
             self._step(Action.DECODE, self.roster.decoding, self._engine.decode, started)
         self._metrics.ticks[decision.action].add()
-        self._metrics.tick_seconds[decision.action].add(time.monotonic() - started)
+        seconds = time.monotonic() - started
+        self._metrics.tick_seconds[decision.action].add(seconds)
         self._metrics.prefill_debt.set(decision.prefill_debt)
+        self.board.show(decision, self._limits, seconds)
         if self._outbox or decision.action is not Action.IDLE:
             self._publish()
         self._progress.mark()

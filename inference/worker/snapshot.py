@@ -1,0 +1,106 @@
+"""What the tick thread has before it, for others to see: written a few times a second, read with each heartbeat."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from inference.messages import DecodingRow, ParkedRow, SchedulerSnapshot
+from inference.scheduling.tick import Action, PrefillLimits, TickDecision
+from inference.worker.roster import Roster
+from inference.worker.sequences import RunningSequence
+
+#: Ticks that are remembered: what fits on a screen side by side.
+_TICKS: Final = 120
+#: Rows and parked prompts that are told each: a heartbeat stays small however many slots there are.
+_ROWS: Final = 64
+_LEAST_AGE_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerFigures:
+    """What the board cannot see in roster and tick; named as in ``SchedulerSnapshot``."""
+
+    decode_ms: float | None = None
+    chunk_ms: float | None = None
+    kv_reserved: int = 0
+    kv_budget: int = 0
+    kv_watermark: int = 0
+    kv_cached: int = 0
+    kv_cache_budget: int = 0
+    lane_floor: int | None = None
+    preemption: bool | None = None
+
+
+class SnapshotBoard:
+    """Holds the tick thread's latest snapshot. Only that thread writes, and what it has written does not change."""
+
+    def __init__(self, roster: Roster, figures: Callable[[], SchedulerFigures] = SchedulerFigures) -> None:
+        """``figures`` is asked on the tick thread, with each snapshot and not with each tick."""
+        #: For any thread. None before the first tick.
+        self.latest: SchedulerSnapshot | None = None
+        self._roster = roster
+        self._figures = figures
+        self._recent: deque[tuple[str, float]] = deque(maxlen=_TICKS)
+        self._shown_at = 0.0
+
+    def show(self, decision: TickDecision, limits: PrefillLimits, seconds: float) -> None:
+        """Note a tick that took ``seconds``. Draws a snapshot if the last one is old, or if there will be no next soon.
+
+        Idle turns in a row are one: what the ticks before did stays to be seen.
+        """
+        idle = decision.action is Action.IDLE
+        letter = decision.action.value[0]
+        if not (idle and self._recent and self._recent[-1][0] == letter):
+            self._recent.append((letter, 0.0 if idle else seconds * 1000))
+        now = time.monotonic()
+        if idle or now - self._shown_at >= _LEAST_AGE_S:
+            self._shown_at = now
+            self.latest = self._draw(decision.prefill_debt, limits)
+
+    def _draw(self, debt: int, limits: PrefillLimits) -> SchedulerSnapshot:
+        figures = self._figures()
+        return SchedulerSnapshot(
+            at=time.time(),
+            rows=[_decoding(sequence) for sequence in self._roster.decoding[:_ROWS]],
+            parked=[self._parked(sequence) for sequence in self._roster.parked[:_ROWS]],
+            debt=debt,
+            chunk=limits.chunk_tokens,
+            interval=limits.interval,
+            decode_ms=figures.decode_ms,
+            chunk_ms=figures.chunk_ms,
+            kv_reserved=figures.kv_reserved,
+            kv_budget=figures.kv_budget,
+            kv_watermark=figures.kv_watermark,
+            kv_cached=figures.kv_cached,
+            kv_cache_budget=figures.kv_cache_budget,
+            lane_floor=figures.lane_floor,
+            preemption=figures.preemption,
+            recent="".join(letter for letter, _ in self._recent),
+            recent_ms=[round(ms, 1) for _, ms in self._recent],
+        )
+
+    def _parked(self, sequence: RunningSequence) -> ParkedRow:
+        done, total = self._roster.progress(sequence)
+        return ParkedRow(
+            generation=sequence.key,
+            tenant=sequence.task.tenant,
+            lane=sequence.task.lane,
+            done=done,
+            total=total,
+            since=sequence.task.accepted_at,
+        )
+
+
+def _decoding(sequence: RunningSequence) -> DecodingRow:
+    return DecodingRow(
+        generation=sequence.key,
+        tenant=sequence.task.tenant,
+        lane=sequence.task.lane,
+        tokens=len(sequence.emitted),
+        max_tokens=sequence.task.max_tokens,
+        since=sequence.first_token_at or sequence.task.accepted_at,
+    )
