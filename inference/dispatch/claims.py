@@ -17,7 +17,8 @@ from inference.dispatch import functions, keys
 from inference.dispatch.token_log import decode, keep_ms
 from inference.messages import CancelReason, GenerationTask, LogEntry, task_decoder
 from inference.scheduling import fair_share
-from inference.scheduling.lanes import pick_lane
+from inference.scheduling.claiming import Candidate, LaneQueue, choose_claim
+from inference.scheduling.memory import Capacity, Deferrals
 
 #: How often a claim chooses again because others changed the queue in between. Each time, another worker got something.
 CLAIM_ATTEMPTS = 16
@@ -42,28 +43,48 @@ class Claim:
     lapses: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    skips: int
-    virtual_time: int
-    heads: list[fair_share.Head]
-    generations: dict[str, str]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimOutcome:
+    """What a claim came to, and the worker's next ledger.
+
+    ``claim`` and ``candidate`` (with the bytes that it is given; its verdict is ``NEVER_FITS`` for a claim that is only
+    to be ended): None if nothing was claimed. ``deferred``: those that came first and lack bytes or a row.
+    """
+
+    claim: Claim | None
+    candidate: Candidate | None
+    deferrals: Deferrals
+    deferred: tuple[Candidate, ...]
 
 
-def claim(client: redis.Redis, worker: str, model: str, lease_s: float) -> Claim | None:
+def claim(
+    client: redis.Redis,
+    worker: str,
+    model: str,
+    lease_s: float,
+    *,
+    capacity: Capacity | None = None,
+    deferrals: Deferrals = (),
+    promised: str | None = None,
+    cap: int = 4,
+) -> ClaimOutcome:
     """Claim the generation of ``model`` that is to be served next, for ``lease_s`` seconds.
 
-    First returns to the queue what silent workers held, so that no other process is needed for that. None: nothing
-    waits, or other workers were quicker ``CLAIM_ATTEMPTS`` times in a row (they are counted as ``conflicts``).
+    ``capacity``, ``deferrals``, ``promised``, ``cap``: as for ``choose_claim``; by default anything can be taken on.
+
+    First returns to the queue what silent workers held, so that no other process is needed for that. Nothing is
+    claimed if nothing waits, nothing fits, or other workers were quicker ``CLAIM_ATTEMPTS`` times in a row (they are
+    counted as ``conflicts``).
     """
     claim_id = uuid4().hex
     for _ in range(CLAIM_ATTEMPTS):
         version, lanes = _contenders(client, model)
-        rank, skips = pick_lane(lanes.keys(), {rank: lane.skips for rank, lane in lanes.items()})
-        if rank is None:
-            return None
-        lane = lanes[rank]
-        service = fair_share.serve(lane.heads, lane.virtual_time)
+        choice = choose_claim(lanes, capacity=capacity, deferrals=deferrals, promised=promised, cap=cap)
+        grant = choice.grant
+        if grant is None:
+            return ClaimOutcome(
+                claim=None, candidate=None, deferrals=choice.deferrals, deferred=choice.deferred
+            )
         granted = functions.claim(
             client,
             model,
@@ -71,17 +92,22 @@ def claim(client: redis.Redis, worker: str, model: str, lease_s: float) -> Claim
             claim_id,
             worker,
             _milliseconds(lease_s),
-            rank,
-            service.tenant,
-            lane.generations[service.tenant],
-            service.virtual_time,
-            len(service.finishes),
-            *(part for tag in service.finishes.items() for part in tag),
-            *(part for skipped in skips.items() for part in skipped),
+            grant.candidate.lane_rank,
+            grant.service.tenant,
+            grant.candidate.head.generation,
+            grant.service.virtual_time,
+            len(grant.service.finishes),
+            *(part for tag in grant.service.finishes.items() for part in tag),
+            *(part for skipped in grant.skips.items() for part in skipped),
         )
         if granted is not None:
-            return _claim_of(granted)
-    return None
+            return ClaimOutcome(
+                claim=_claim_of(granted),
+                candidate=grant.candidate,
+                deferrals=choice.deferrals,
+                deferred=choice.deferred,
+            )
+    return ClaimOutcome(claim=None, candidate=None, deferrals=deferrals, deferred=())
 
 
 def renew(client: redis.Redis, worker: str, claims: Mapping[str, int], lease_s: float) -> set[str]:
@@ -114,28 +140,29 @@ def acknowledge(client: redis.Redis, generation: str, epoch: int, unused_tokens:
     return bool(functions.acknowledge(client, generation, epoch, refund, keep_ms()))
 
 
-def _contenders(client: redis.Redis, model: str) -> tuple[bytes, dict[int, _Lane]]:
+def _contenders(client: redis.Redis, model: str) -> tuple[bytes, dict[int, LaneQueue]]:
     """Who waits, by lane rank, and the version of the queue that says so."""
     version, lanes = functions.contenders(client, model, LAPSES_PER_CLAIM)
     return version, {int(rank): _lane_of(*fields) for rank, *fields in lanes}
 
 
-def _lane_of(skips: bytes, virtual_time: bytes, heads: list[list[bytes]]) -> _Lane:
-    return _Lane(
+def _lane_of(skips: bytes, virtual_time: bytes, heads: list[list[bytes]]) -> LaneQueue:
+    return LaneQueue(
         skips=int(skips),
         virtual_time=int(virtual_time),
         heads=[
             fair_share.Head(
                 tenant=tenant.decode(),
+                generation=generation.decode(),
                 arrival=int(arrival),
+                tokens=int(tokens),
                 cost=int(due),
                 weight=int(weight),
                 finish=int(finish),
                 joined=joined == b"joined",
             )
-            for tenant, joined, finish, _, arrival, due, weight in heads
+            for tenant, joined, finish, generation, arrival, tokens, due, weight in heads
         ],
-        generations={tenant.decode(): generation.decode() for tenant, _, _, generation, *_ in heads},
     )
 
 

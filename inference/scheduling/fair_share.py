@@ -23,13 +23,16 @@ SCALE = 1 << 16
 class Head:
     """The generation that waits first of one tenant's in the lane.
 
-    ``arrival``: its number in the order of arrival. ``cost``: tokens to charge (prompt + max tokens), 0 for one
-    that was charged before and queued again. ``weight``: the tenant's share, at least 1. ``finish``: the tenant's F.
-    ``joined``: the tenant has come to wait since the lane's last decision.
+    ``arrival``: its number in the order of arrival. ``tokens``: what it may come to hold in a cache (prompt + max
+    tokens), 0 for one that only has to be ended. ``cost``: tokens to charge, 0 for one that was charged before
+    and queued again. ``weight``: the tenant's share, at least 1. ``finish``: the tenant's F. ``joined``: the tenant
+    has come to wait since the lane's last decision.
     """
 
     tenant: str
+    generation: str
     arrival: int
+    tokens: int
     cost: int
     weight: int
     finish: int
@@ -53,6 +56,11 @@ def start_tag(head: Head, virtual_time: int) -> int:
     return max(virtual_time, head.finish) if head.joined else head.finish
 
 
+def in_order(heads: Collection[Head], virtual_time: int) -> list[Head]:
+    """The heads in the order in which they are to be served: by start tag, the earlier arrival of equals first."""
+    return sorted(heads, key=lambda head: (start_tag(head, virtual_time), head.arrival))
+
+
 def serve(heads: Collection[Head], virtual_time: int) -> Service:
     """Serve the head with the smallest start tag, the earlier arrival of equals.
 
@@ -60,10 +68,16 @@ def serve(heads: Collection[Head], virtual_time: int) -> Service:
     """
     if not heads:
         raise ValueError("no tenant waits in this lane: choose the lane among those in which one does")
-    starts = {head.tenant: start_tag(head, virtual_time) for head in heads}
-    chosen = min(heads, key=lambda head: (starts[head.tenant], head.arrival))
-    start = starts[chosen.tenant]
-    finishes = {head.tenant: starts[head.tenant] for head in heads if head.joined}
+    return service_of(in_order(heads, virtual_time)[0], heads, virtual_time)
+
+
+def service_of(chosen: Head, heads: Collection[Head], virtual_time: int) -> Service:
+    """The lane's tags once ``chosen``, one of its ``heads``, was served, whichever start tag it has.
+
+    The others keep theirs, also those who would have come before it and have no room: none falls back in its turn.
+    """
+    start = start_tag(chosen, virtual_time)
+    finishes = {head.tenant: start_tag(head, virtual_time) for head in heads if head.joined}
     finishes[chosen.tenant] = start + charge(chosen.cost, chosen.weight)
     return Service(chosen.tenant, max(virtual_time, start), finishes)
 

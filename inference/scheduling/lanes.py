@@ -26,4 +26,9 @@ def pick_lane(
     overdue = [rank for rank in ranks if skips.get(rank, 0) >= cap]
     # `max` keeps the first of equals, and the ranks are in order: the higher lane wins a tie.
     chosen = max(overdue, key=lambda rank: skips.get(rank, 0)) if overdue else ranks[0]
-    return chosen, {rank: 0 if rank == chosen else skips.get(rank, 0) + 1 for rank in ranks}
+    return chosen, skips_after(chosen, ranks, skips)
+
+
+def skips_after(served: int, waiting: Collection[int], skips: Mapping[int, int]) -> dict[int, int]:
+    """The skips of the ``waiting`` lanes once ``served``, one of them, was."""
+    return {rank: 0 if rank == served else skips.get(rank, 0) + 1 for rank in sorted(waiting)}

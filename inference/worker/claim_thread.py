@@ -85,7 +85,7 @@ class ClaimThread(WorkerThread):
             if not self._holdings.wait_for_room(_ROOM_S):
                 continue
             asked_at = time.monotonic()
-            claim = claims.claim(self._client, self._worker, self._model, self._lease_s)
+            claim = claims.claim(self._client, self._worker, self._model, self._lease_s).claim
             if claim is not None:
                 self._take(claim, asked_at)
             if self._failing:

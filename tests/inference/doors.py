@@ -58,7 +58,7 @@ def accepted(model: LanguageModel, **changes: object) -> Accepted:
 
 def claimed(client: redis.Redis, model: LanguageModel) -> Claim:
     """Claim the next generation as a worker does: in Valkey, then in the database."""
-    got = claim(client, WORKER, model.name, LEASE_S)
+    got = claim(client, WORKER, model.name, LEASE_S).claim
     assert got is not None
     assert start(_uuid(got.task.generation), got.epoch)
     return got

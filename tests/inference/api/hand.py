@@ -122,7 +122,7 @@ class Hand:
 
     def _claim(self) -> Claim | None:
         try:
-            claimed = claim(self._client, WORKER, self._model, LEASE_S)
+            claimed = claim(self._client, WORKER, self._model, LEASE_S).claim
             if claimed is not None:
                 assert settlement.start(UUID(hex=claimed.task.generation), claimed.epoch)
             return claimed

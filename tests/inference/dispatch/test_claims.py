@@ -12,25 +12,26 @@ from inference.dispatch import claims, functions, publishing, token_log
 from inference.dispatch.queue import DispatchQueue
 from inference.messages import CancelReason, GenerationTask
 from inference.scheduling.fair_share import SCALE
+from inference.scheduling.memory import Capacity, Room, Verdict
 from signalbox import store
 from tests.inference.dispatch.conftest import MODEL, delta, end, let_lease_lapse, make_task
 
 
 def claim(client: redis.Redis, worker: str = "worker", lease_s: float = 30) -> claims.Claim:
-    claimed = claims.claim(client, worker, MODEL, lease_s)
+    claimed = claims.claim(client, worker, MODEL, lease_s).claim
     assert claimed is not None
     return claimed
 
 
 def claimed_order(client: redis.Redis) -> list[GenerationTask]:
     order = []
-    while (claimed := claims.claim(client, "worker", MODEL, 30)) is not None:
+    while (claimed := claims.claim(client, "worker", MODEL, 30).claim) is not None:
         order.append(claimed.task)
     return order
 
 
 def test_an_empty_queue_gives_no_claim(valkey: redis.Redis) -> None:
-    assert claims.claim(valkey, "worker", MODEL, 30) is None
+    assert claims.claim(valkey, "worker", MODEL, 30).claim is None
 
 
 def test_a_claim_carries_the_task_as_it_was_enqueued(queue: DispatchQueue, valkey: redis.Redis) -> None:
@@ -41,8 +42,8 @@ def test_a_claim_carries_the_task_as_it_was_enqueued(queue: DispatchQueue, valke
 
 def test_models_do_not_share_a_queue(queue: DispatchQueue, valkey: redis.Redis) -> None:
     queue.enqueue(make_task(model="another"))
-    assert claims.claim(valkey, "worker", MODEL, 30) is None
-    assert claims.claim(valkey, "worker", "another", 30) is not None
+    assert claims.claim(valkey, "worker", MODEL, 30).claim is None
+    assert claims.claim(valkey, "worker", "another", 30).claim is not None
 
 
 def test_lanes_are_served_by_rank_with_a_floor(queue: DispatchQueue, valkey: redis.Redis) -> None:
@@ -171,7 +172,7 @@ def test_a_lapsed_lease_is_returned_by_the_next_claim(queue: DispatchQueue, valk
     queue.enqueue(task)
     claim(valkey, "silent")
     publishing.publish(valkey, "silent", [(task.generation, 1, delta(1))])
-    assert claims.claim(valkey, "other", MODEL, 30) is None
+    assert claims.claim(valkey, "other", MODEL, 30).claim is None
     let_lease_lapse(valkey, task.generation)
     resumed = claim(valkey, "other")
     assert (resumed.task, resumed.epoch, resumed.log, resumed.lapses) == (task, 2, [delta(1)], 1)
@@ -183,7 +184,7 @@ def test_a_lease_lapses_by_the_servers_own_clock(queue: DispatchQueue, valkey: r
     queue.enqueue(task)
     claim(valkey, "silent", lease_s=0.05)
     for _ in range(10_000):
-        if (resumed := claims.claim(valkey, "other", MODEL, 30)) is not None:
+        if (resumed := claims.claim(valkey, "other", MODEL, 30).claim) is not None:
             break
     assert resumed is not None
     assert resumed.epoch == 2
@@ -210,7 +211,7 @@ def test_a_renewed_lease_does_not_lapse(queue: DispatchQueue, valkey: redis.Redi
     claim(valkey)
     let_lease_lapse(valkey, task.generation)
     assert claims.renew(valkey, "worker", {task.generation: 1}, 30) == set()
-    assert claims.claim(valkey, "other", MODEL, 30) is None
+    assert claims.claim(valkey, "other", MODEL, 30).claim is None
 
 
 def test_renewing_nothing_asks_nothing(valkey: redis.Redis) -> None:
@@ -320,7 +321,7 @@ def test_a_claim_chooses_again_when_the_queue_changed_in_between(
         if not rivals:
             rivals.append(None)
             monkeypatch.undo()
-            rivals[0] = claims.claim(client, "rival", model, 30)
+            rivals[0] = claims.claim(client, "rival", model, 30).claim
         return contenders
 
     monkeypatch.setattr(claims, "_contenders", read_then_rival_claims)
@@ -341,7 +342,7 @@ def test_a_claim_gives_up_after_a_bounded_number_of_conflicts(
         return contenders
 
     monkeypatch.setattr(claims, "_contenders", read_then_outdate)
-    assert claims.claim(valkey, "worker", MODEL, 30) is None
+    assert claims.claim(valkey, "worker", MODEL, 30).claim is None
     assert queue.counters(MODEL)["conflicts"] == claims.CLAIM_ATTEMPTS
     assert queue.depths(MODEL) == {1: 1}
 
@@ -377,7 +378,7 @@ def test_workers_claiming_at_once_never_get_the_same_generation(queue: DispatchQ
         client = store.sync_client()
         start.wait()
         while len(got) < len(tasks):
-            if (claimed := claims.claim(client, worker, MODEL, 30)) is not None:
+            if (claimed := claims.claim(client, worker, MODEL, 30).claim) is not None:
                 got.append(claimed.task.generation)
         client.close()
 
@@ -388,3 +389,77 @@ def test_workers_claiming_at_once_never_get_the_same_generation(queue: DispatchQ
         thread.join(60)
     assert Counter(got) == Counter(task.generation for task in tasks)
     assert queue.counters(MODEL)["claims"] == len(tasks)
+
+
+def room_for(tokens: int, free_rows: int = 8) -> Capacity:
+    """What a worker can take on whose cache takes a byte a token."""
+    return Capacity(
+        room=Room(budget=100, reserved=100 - tokens),
+        bytes_per_token=1,
+        step=1,
+        free_rows=free_rows,
+        decoding=True,
+    )
+
+
+def test_what_does_not_fit_waits_and_the_next_is_claimed(queue: DispatchQueue, valkey: redis.Redis) -> None:
+    large, small = make_task(tenant="a", max_tokens=50), make_task(tenant="b")
+    behind = make_task(tenant="a")
+    for task in (large, small, behind):
+        queue.enqueue(task)
+    first = claims.claim(valkey, "worker", MODEL, 30, capacity=room_for(20))
+    assert first.claim is not None
+    assert first.claim.task == small
+    assert [one.head.generation for one in first.deferred] == [large.generation]
+    assert [(one.generation, one.bytes, one.passes) for one in first.deferrals] == [(large.generation, 53, 1)]
+
+    before = valkey.hgetall(f"dispatch:ledger:{MODEL}"), valkey.hgetall(f"dispatch:skips:{MODEL}")
+    second = claims.claim(valkey, "worker", MODEL, 30, capacity=room_for(20), deferrals=first.deferrals)
+    assert second.claim is None
+    assert second.deferrals == first.deferrals
+    assert (valkey.hgetall(f"dispatch:ledger:{MODEL}"), valkey.hgetall(f"dispatch:skips:{MODEL}")) == before
+
+    third = claims.claim(valkey, "worker", MODEL, 30, capacity=room_for(60), deferrals=second.deferrals)
+    assert third.claim is not None
+    assert third.claim.task == large
+    assert third.deferrals == ()
+
+
+def test_a_requeued_generation_still_needs_its_whole_room(queue: DispatchQueue, valkey: redis.Redis) -> None:
+    """Its cost was charged before, but its cache is to be made anew."""
+    task = make_task(max_tokens=50)
+    queue.enqueue(task)
+    claim(valkey)
+    claims.requeue(valkey, task.generation, 1)
+    outcome = claims.claim(valkey, "worker", MODEL, 30, capacity=room_for(20))
+    assert outcome.claim is None
+    assert [(one.head.cost, one.bytes) for one in outcome.deferred] == [(0, 53)]
+
+
+def test_what_only_has_to_be_ended_is_claimed_without_room(queue: DispatchQueue, valkey: redis.Redis) -> None:
+    ended, cancelled = make_task(tenant="a"), make_task(tenant="b")
+    for task in (ended, cancelled):
+        queue.enqueue(task)
+        claim(valkey)
+    publishing.publish(valkey, "worker", [(ended.generation, 1, end(1))])
+    queue.withdraw(cancelled.generation, CancelReason.CLIENT_REQUESTED)
+    for task in (ended, cancelled):
+        claims.requeue(valkey, task.generation, 1)
+        outcome = claims.claim(valkey, "other", MODEL, 30, capacity=room_for(0, free_rows=0))
+        assert outcome.claim is not None
+        assert outcome.claim.task == task
+
+
+def test_room_that_was_freed_for_a_generation_is_given_to_no_other(
+    queue: DispatchQueue, valkey: redis.Redis
+) -> None:
+    requester, newcomer = make_task(tenant="a", rank=1), make_task(tenant="b", rank=0)
+    queue.enqueue(requester)
+    full = claims.claim(valkey, "worker", MODEL, 30, capacity=room_for(20, free_rows=0))
+    assert [one.verdict for one in full.deferred] == [Verdict.DEFER_NO_ROW]
+    queue.enqueue(newcomer)
+    outcome = claims.claim(
+        valkey, "worker", MODEL, 30, capacity=room_for(20, free_rows=1), promised=requester.generation
+    )
+    assert outcome.claim is not None
+    assert outcome.claim.task == requester

@@ -16,7 +16,7 @@ def generation(queue: DispatchQueue, valkey: redis.Redis) -> str:
     """One that ``worker`` runs in epoch 1."""
     task = make_task()
     queue.enqueue(task)
-    assert claims.claim(valkey, "worker", MODEL, 30) is not None
+    assert claims.claim(valkey, "worker", MODEL, 30).claim is not None
     return task.generation
 
 

@@ -78,7 +78,7 @@ def test_a_swept_duplicate_of_a_running_generation_does_not_run_again(
     queue.enqueue(task)
     claims.claim(valkey, "worker", MODEL, 30)
     assert not queue.enqueue(task)
-    assert claims.claim(valkey, "worker", MODEL, 30) is None
+    assert claims.claim(valkey, "worker", MODEL, 30).claim is None
 
 
 def test_a_swept_duplicate_of_an_ended_generation_does_not_run_again(
@@ -90,21 +90,21 @@ def test_a_swept_duplicate_of_an_ended_generation_does_not_run_again(
     publishing.publish(valkey, "worker", [(task.generation, 1, end(1))])
     claims.acknowledge(valkey, task.generation, 1, 7)
     assert not queue.enqueue(task, epoch_floor=1)
-    assert claims.claim(valkey, "worker", MODEL, 30) is None
+    assert claims.claim(valkey, "worker", MODEL, 30).claim is None
 
 
 def test_what_valkey_forgot_is_claimed_above_the_databases_epoch(
     queue: DispatchQueue, valkey: redis.Redis
 ) -> None:
     queue.enqueue(make_task(), epoch_floor=4)
-    claim = claims.claim(valkey, "worker", MODEL, 30)
+    claim = claims.claim(valkey, "worker", MODEL, 30).claim
     assert claim is not None
     assert (claim.epoch, claim.log, claim.log_lost) == (5, [], True)
 
 
 def test_a_first_claim_has_lost_nothing(queue: DispatchQueue, valkey: redis.Redis) -> None:
     queue.enqueue(make_task())
-    claim = claims.claim(valkey, "worker", MODEL, 30)
+    claim = claims.claim(valkey, "worker", MODEL, 30).claim
     assert claim is not None
     assert (claim.epoch, claim.log, claim.log_lost, claim.lapses) == (1, [], False, 0)
 

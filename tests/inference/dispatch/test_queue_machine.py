@@ -77,7 +77,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(target=made, worker=st.sampled_from(WORKERS))
     def claim(self, worker: str) -> object:
-        claim = claims.claim(self.client, worker, MODEL, 3600)
+        claim = claims.claim(self.client, worker, MODEL, 3600).claim
         for generation in self.lapsed:
             del self.running[generation]
             self.waiting.add(generation)

@@ -41,7 +41,7 @@ def test_queue_leases_and_logs_survive_a_killed_valkey(own_valkey: OwnValkey) ->
     assert publishing.publish(client, "worker", [(running.generation, 1, delta(2))]).refused == set()
     assert token_log.read(client, running.generation) == [delta(1), delta(2)]
     assert not queue.enqueue(running)
-    order = [claims.claim(client, "worker", MODEL, 30) for _ in range(2)]
+    order = [claims.claim(client, "worker", MODEL, 30).claim for _ in range(2)]
     assert [claim.task for claim in order if claim] == [waiting, low]
 
 
@@ -55,7 +55,7 @@ def test_leases_go_on_lapsing_after_a_restart(own_valkey: OwnValkey) -> None:
     resumed: list[claims.Claim] = []
 
     def claimed() -> bool:
-        claim = claims.claim(client, "other", MODEL, 30)
+        claim = claims.claim(client, "other", MODEL, 30).claim
         if claim is not None:
             resumed.append(claim)
         return claim is not None
@@ -79,7 +79,7 @@ def test_a_wiped_valkey_is_filled_by_the_sweep_above_the_databases_epochs(own_va
     assert queue.contains([task.generation]) == set()
     assert publishing.publish(client, "worker", [(task.generation, 1, delta(2))]).refused == {task.generation}
     assert queue.enqueue(task, epoch_floor=1)
-    claim = claims.claim(client, "worker", MODEL, 30)
+    claim = claims.claim(client, "worker", MODEL, 30).claim
     assert claim is not None
     assert (claim.task, claim.epoch, claim.log, claim.log_lost) == (task, 2, [], True)
 
@@ -231,7 +231,7 @@ def test_the_claim_of_a_restarted_worker_resumes_from_the_log(own_valkey: OwnVal
     own_valkey.crash()
     own_valkey.start()
     let_lease_lapse(client, generation)
-    claim = claims.claim(client, "restarted", MODEL, 30)
+    claim = claims.claim(client, "restarted", MODEL, 30).claim
     assert claim is not None
     assert claim.log == [delta(1), delta(2)]
     assert publishing.publish(client, "restarted", [(generation, 2, delta(3, epoch=2))]).refused == set()

@@ -18,10 +18,10 @@ def test_a_queued_generation_is_out_of_the_queue(queue: DispatchQueue, valkey: r
     queue.enqueue(gone)
     queue.enqueue(stays)
     assert queue.withdraw(gone.generation, REASON) == Withdrawal(WithdrawOutcome.QUEUED, epoch=1, last_seq=0)
-    claim = claims.claim(valkey, "worker", MODEL, 30)
+    claim = claims.claim(valkey, "worker", MODEL, 30).claim
     assert claim is not None
     assert claim.task == stays
-    assert claims.claim(valkey, "worker", MODEL, 30) is None
+    assert claims.claim(valkey, "worker", MODEL, 30).claim is None
 
 
 def test_withdrawing_the_last_of_a_tenant_leaves_the_lane_in_order(
@@ -32,7 +32,7 @@ def test_withdrawing_the_last_of_a_tenant_leaves_the_lane_in_order(
     queue.enqueue(stays)
     queue.withdraw(gone.generation, REASON)
     assert valkey.exists(f"dispatch:tenants:{MODEL}:0") == 0
-    claim = claims.claim(valkey, "worker", MODEL, 30)
+    claim = claims.claim(valkey, "worker", MODEL, 30).claim
     assert claim is not None
     assert claim.task == stays
 

@@ -18,7 +18,16 @@ from inference.scheduling.fair_share import SCALE, Head, Service, charge, refund
 def head(
     tenant: str, *, arrival: int = 0, cost: int = 10, weight: int = 1, finish: int = 0, joined: bool = False
 ) -> Head:
-    return Head(tenant=tenant, arrival=arrival, cost=cost, weight=weight, finish=finish, joined=joined)
+    return Head(
+        tenant=tenant,
+        generation=f"{tenant}-{arrival}",
+        arrival=arrival,
+        tokens=10,
+        cost=cost,
+        weight=weight,
+        finish=finish,
+        joined=joined,
+    )
 
 
 def test_the_smallest_start_is_served() -> None:
@@ -84,7 +93,9 @@ class LaneSimulation:
         heads = [
             Head(
                 tenant=tenant,
+                generation=tenant,
                 arrival=next(self.arrivals),
+                tokens=cost,
                 cost=cost,
                 weight=self.weights[tenant],
                 finish=self.finishes.get(tenant, 0),

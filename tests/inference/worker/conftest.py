@@ -123,7 +123,7 @@ class HandDrivenWorker:
     def claim(self) -> Claim:
         """Claim what is next, and leave it to the next tick to be admitted."""
         asked_at = time.monotonic()
-        claim = claims.claim(self.client, self.name, self._model, self._lease_s)
+        claim = claims.claim(self.client, self.name, self._model, self._lease_s).claim
         assert claim is not None, "nothing waits"
         self.holdings.add(claim.task.generation, claim.epoch, asked_at, occupies_slot=True)
         self.loop.ask(Admit(claim))

@@ -43,7 +43,7 @@ def renewal(
 
 def claimed(client: redis.Redis, lease_s: float = 5.0) -> tuple[str, int]:
     DispatchQueue(client).enqueue(make_task(model="tiny"))
-    got = claim(client, "worker", "tiny", lease_s)
+    got = claim(client, "worker", "tiny", lease_s).claim
     assert got is not None
     return got.task.generation, got.epoch
 

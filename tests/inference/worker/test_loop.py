@@ -214,7 +214,7 @@ def test_a_cancel_that_came_before_the_claim_costs_nothing(
     worker: HandDrivenWorker, model: LanguageModel, engine: Engine
 ) -> None:
     generation = submit(model)
-    ghost = claims.claim(worker.client, "gone", model.name, 60)
+    ghost = claims.claim(worker.client, "gone", model.name, 60).claim
     assert ghost is not None
     tell_to_cancel(worker, generation)
     let_lease_lapse(worker.client, generation, model.name)
@@ -287,7 +287,7 @@ def test_a_worker_that_lost_its_lease_drops_the_generation_silently(
     worker.claim()
     worker.turns(4)
     let_lease_lapse(worker.client, generation, model.name)
-    other = claims.claim(worker.client, "other", model.name, 60)
+    other = claims.claim(worker.client, "other", model.name, 60).claim
     assert other is not None
     before = worker.log(generation)
     worker.turn()
@@ -333,7 +333,7 @@ def test_a_claim_that_others_died_with_time_and_again_is_failed(
 ) -> None:
     generation = submit(model)
     for _ in range(5):
-        assert claims.claim(worker.client, "dying", model.name, 60) is not None
+        assert claims.claim(worker.client, "dying", model.name, 60).claim is not None
         let_lease_lapse(worker.client, generation, model.name)
     worker.claim()
     worker.turn()
