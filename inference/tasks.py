@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from celery import shared_task
@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from accounts.tenancy import every_tenant
-from inference.models import GenerationOutput, GenerationRequest
+from inference.models import GenerationOutput, GenerationRequest, GenerationRun
 from inference.models.generation import TERMINAL_STATES
 from signalbox.configuration import configuration
 
@@ -23,22 +23,23 @@ _log = structlog.get_logger(__name__)
 
 @shared_task
 def delete_old_requests() -> int:
-    """Delete prompts, parameters and outputs of generations that ended more than ``request_retention_days`` ago.
+    """Delete prompts, outputs and runs of generations that ended more than ``request_retention_days`` ago.
 
     The generation itself stays, with its usage and lane: it says that something ran, not what. How many rows.
     """
     before = timezone.now() - timedelta(days=configuration().request_retention_days)
     old = {"generation__state__in": TERMINAL_STATES, "generation__ended_at__lt": before}
     with every_tenant("retention is the same for every tenant"):
-        deleted = _delete(GenerationRequest.objects.filter(**old)) + _delete(
-            GenerationOutput.objects.filter(**old)
+        deleted = sum(
+            _delete(model.objects.filter(**old))
+            for model in (GenerationRequest, GenerationOutput, GenerationRun)
         )
     if deleted:
         _log.info("old_requests_deleted", rows=deleted, ended_before=before.isoformat())
     return deleted
 
 
-def _delete(rows: QuerySet[GenerationRequest] | QuerySet[GenerationOutput]) -> int:
+def _delete(rows: QuerySet[Any]) -> int:
     deleted = 0
     while batch := list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH]):
         deleted += rows.model.objects.filter(pk__in=batch).delete()[0]

@@ -6,7 +6,9 @@ from typing import Any, cast
 from django.contrib import admin
 from django.db import transaction
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
@@ -17,9 +19,10 @@ from accounts.admin.base import Question, RecordAdmin
 from accounts.admin.filters import generation_id_in
 from accounts.formatting import EMPTY, ago, badge, code, exactly, lasted, link, number, unbroken
 from accounts.models import AssignmentReason, LaneAssignment
+from inference.admin.timeline import Run, Story, draw
 from inference.cancellation import cancel
 from inference.messages import CancelReason
-from inference.models import Generation, GenerationState
+from inference.models import Generation, GenerationRun, GenerationState, RunOutcome
 from inference.models.generation import LIVE_STATES
 
 
@@ -49,6 +52,7 @@ class GenerationAdmin(RecordAdmin):
     search_help_text = "By id (gen_…, chatcmpl-…), request id (req_…), tenant, key prefix or user"
     sortable_by = ()
     actions_detail = ("cancel",)
+    change_form_outer_before_template = "admin/timeline.html"
     fieldsets = (
         (
             "What",
@@ -74,6 +78,9 @@ class GenerationAdmin(RecordAdmin):
         ),
         ("Kept", {"fields": ("unattended", "keep_output"), "classes": ("collapse",)}),
     )
+
+    class Media:
+        css = {"all": ("signalbox/admin/timeline.css",)}
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return [name for _, options in self.fieldsets for name in options["fields"]]
@@ -186,7 +193,9 @@ class GenerationAdmin(RecordAdmin):
 
     @display(description="Claimed by a worker")
     def claims(self, generation: Generation) -> str:
-        return {0: "not yet", 1: "once"}.get(generation.epoch, f"{generation.epoch} times")
+        if generation.claimed_at is None:
+            return "not yet" if generation.state in LIVE_STATES else "never"
+        return {1: "once"}.get(generation.epoch, f"{generation.epoch} times")
 
     @display(description="Cancel asked for")
     def cancel_asked(self, generation: Generation) -> str:
@@ -203,6 +212,14 @@ class GenerationAdmin(RecordAdmin):
         if generation is not None:
             _attach_assignments([generation])
         return generation
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Any = None, **kwargs: Any
+    ) -> HttpResponse:
+        if obj is not None:
+            context["timeline"] = draw(_story_of(obj))
+        page: HttpResponse = super().render_change_form(request, context, *args, obj=obj, **kwargs)
+        return page
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -252,6 +269,37 @@ def _attach_assignments(generations: list[Any]) -> None:
     assignments = LaneAssignment.objects.in_bulk([generation.id for generation in generations])
     for generation in generations:
         generation.assignment = assignments.get(generation.id)
+
+
+def _story_of(generation: Generation) -> Story:
+    def after(at: datetime | None) -> float | None:
+        return None if at is None else (at - generation.created_at).total_seconds()
+
+    live = generation.state in LIVE_STATES
+    runs = GenerationRun.objects.filter(generation=generation).order_by("epoch")
+    return Story(
+        lane=generation.lane_id,
+        lane_rank=generation.lane.rank,
+        epoch=generation.epoch,
+        live=live,
+        until=after(timezone.now() if live else generation.ended_at) or 0.0,
+        claimed=after(generation.claimed_at),
+        cancel_asked=after(generation.cancel_requested_at),
+        runs=[
+            Run(
+                epoch=run.epoch,
+                worker=run.worker_name,
+                worker_url=reverse("admin:inference_worker_change", args=(run.worker_id,))
+                if run.worker_id
+                else "",
+                claimed=after(run.claimed_at) or 0.0,
+                ended=after(run.ended_at) or 0.0,
+                outcome=RunOutcome(run.outcome),
+                events=run.events,
+            )
+            for run in runs
+        ],
+    )
 
 
 def _between(start: datetime, end: datetime | None) -> str:

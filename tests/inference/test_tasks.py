@@ -10,7 +10,14 @@ from django.utils import timezone
 
 from accounts.tenancy import every_tenant
 from inference import tasks
-from inference.models import Generation, GenerationOutput, GenerationRequest, LanguageModel
+from inference.models import (
+    Generation,
+    GenerationOutput,
+    GenerationRequest,
+    GenerationRun,
+    LanguageModel,
+    RunOutcome,
+)
 from inference.models.generation import GenerationState
 from signalbox.celery import app
 from signalbox.configuration import configuration
@@ -28,10 +35,14 @@ def model(valkey: redis.Redis) -> LanguageModel:
 
 
 def generation(model: LanguageModel, *, ended_days_ago: float | None) -> Generation:
-    """An accepted generation with a kept output; ended so long ago, or live."""
+    """An accepted generation with a kept output and a run; ended so long ago, or live."""
     with every_tenant("a test makes rows"):
         row: Generation = Generation.objects.get(pk=accepted(model).generation_id)
         GenerationOutput.objects.create(generation=row, events=b"events")
+        now = timezone.now()
+        GenerationRun.objects.create(
+            generation=row, epoch=1, claimed_at=now, ended_at=now, outcome=RunOutcome.REQUEUED, events=[]
+        )
         if ended_days_ago is not None:
             row.state = GenerationState.COMPLETED
             row.ended_at = timezone.now() - timedelta(days=ended_days_ago)
@@ -39,18 +50,19 @@ def generation(model: LanguageModel, *, ended_days_ago: float | None) -> Generat
     return row
 
 
-def test_prompts_and_outputs_go_when_retention_ends_and_the_generation_stays(
+def test_prompts_outputs_and_runs_go_when_retention_ends_and_the_generation_stays(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "BATCH", 2)
     days = configuration().request_retention_days
     old = [generation(model, ended_days_ago=days + 1) for _ in range(5)]
     kept = [generation(model, ended_days_ago=days - 1), generation(model, ended_days_ago=None)]
-    assert tasks.delete_old_requests() == 2 * len(old)
+    assert tasks.delete_old_requests() == 3 * len(old)
     assert tasks.delete_old_requests() == 0
     with every_tenant("a test looks"):
         assert set(GenerationRequest.objects.values_list("generation", flat=True)) == {g.pk for g in kept}
         assert set(GenerationOutput.objects.values_list("generation", flat=True)) == {g.pk for g in kept}
+        assert set(GenerationRun.objects.values_list("generation", flat=True)) == {g.pk for g in kept}
         assert Generation.objects.count() == len(old) + len(kept)
 
 
