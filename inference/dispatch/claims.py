@@ -33,6 +33,7 @@ class Claim:
     ``log``: what earlier owners published; if its last entry is an ``End``, only settlement and acknowledgement are
     left to do. ``log_lost``: an earlier owner may have published what Valkey has lost since; the log starts anew.
     ``cancel``: it is to be ended at once, for this reason. ``lapses``: how many owners fell silent with it.
+    ``preemptions``: how often it had to make room for one of a higher lane.
     """
 
     task: GenerationTask
@@ -41,6 +42,7 @@ class Claim:
     log_lost: bool
     cancel: CancelReason | None
     lapses: int
+    preemptions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +123,15 @@ def renew(client: redis.Redis, worker: str, claims: Mapping[str, int], lease_s: 
     return {one.decode() for one in functions.renew(client, worker, _milliseconds(lease_s), *owned)}
 
 
-def requeue(client: redis.Redis, generation: str, epoch: int, epoch_floor: int = 0) -> bool:
+def requeue(
+    client: redis.Redis, generation: str, epoch: int, epoch_floor: int = 0, *, preempted: bool = False
+) -> bool:
     """Give the generation back unfinished: it waits first of its tenant's and is not charged again.
 
-    ``epoch_floor``: the database's epoch, where the claim's was not above it. False: it is no longer the caller's.
+    ``epoch_floor``: the database's epoch, where the claim's was not above it. ``preempted``: it makes room for another;
+    that is counted. False: it is no longer the caller's.
     """
-    return bool(functions.requeue(client, generation, epoch, epoch_floor))
+    return bool(functions.requeue(client, generation, epoch, epoch_floor, int(preempted)))
 
 
 def acknowledge(client: redis.Redis, generation: str, epoch: int, unused_tokens: int) -> bool:
@@ -167,7 +172,7 @@ def _lane_of(skips: bytes, virtual_time: bytes, heads: list[list[bytes]]) -> Lan
 
 
 def _claim_of(granted: list[Any]) -> Claim:
-    epoch, task, cancel, log_lost, lapses, log = granted
+    epoch, task, cancel, log_lost, lapses, preemptions, log = granted
     return Claim(
         task=task_decoder.decode(task),
         epoch=int(epoch),
@@ -175,6 +180,7 @@ def _claim_of(granted: list[Any]) -> Claim:
         log_lost=log_lost == b"1",
         cancel=CancelReason(cancel.decode()) if cancel else None,
         lapses=int(lapses),
+        preemptions=int(preemptions),
     )
 
 

@@ -15,6 +15,7 @@ from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from inference.engine.batch import DecodeBatch, PrefillBatch
 from inference.engine.blas import loaded_blas
+from inference.engine.device_memory import cache_budget
 from inference.engine.kv_growth import measure_growth
 from inference.engine.model_loading import load_prepared
 from inference.engine.prefix_cache import PrefixCounters
@@ -71,6 +72,8 @@ class Engine:
         self.kv_bytes_per_token: Final = growth.bytes_per_token
         self.kv_step: Final = growth.step
         self.kv_fixed_bytes: Final = growth.fixed_bytes
+        #: Bytes that this machine has for caches beside the model.
+        self.device_cache_bytes: Final = cache_budget(self.record.size_bytes)
         self._prefixes = RowPrefixes(self.model, prefix_cache_bytes)
         self._rows: dict[str, Row] = {}
         self._batch = DecodeBatch.without_rows(self.model)

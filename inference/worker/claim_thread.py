@@ -1,9 +1,9 @@
-"""Claims work for free slots ahead of the ticks, so that no stream waits for the database."""
+"""Claims work while there is room, ahead of the ticks, so that no stream waits for the database."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -13,16 +13,20 @@ from django import db
 
 from accounts.tenancy import every_tenant
 from inference.dispatch import claims
-from inference.dispatch.claims import Claim
+from inference.dispatch.claims import Claim, ClaimOutcome
 from inference.dispatch.wake import WakeListener
 from inference.messages import End
 from inference.models import Generation
 from inference.models.generation import TERMINAL_STATES
+from inference.scheduler_settings import SchedulerSettings
+from inference.scheduling.claiming import Candidate
+from inference.scheduling.memory import Deferrals, Verdict
 from inference.settlement import start
 from inference.worker.backoff import Backoff
 from inference.worker.holdings import Holdings
+from inference.worker.kv_memory import KvMemory
 from inference.worker.metrics import ClaimKind, WorkerMetrics
-from inference.worker.requests import Admit
+from inference.worker.requests import Admit, MakeRoom
 from inference.worker.settlement_thread import Ended, SettlementThread
 from inference.worker.threads import AWAY, WorkerThread
 
@@ -30,13 +34,20 @@ _log = structlog.get_logger(__name__)
 
 #: How often an idle worker asks for work although nothing woke it: a lapsed lease wakes nobody.
 _IDLE_S: Final = 1.0
-_ROOM_S: Final = 1.0
+#: How often a worker without room looks whether it was woken. Room that is made ends its wait at once.
+_LOOK_S: Final = 0.05
+#: Longest wait for the tick thread to say whom it preempts: longer than any tick that still counts as progress.
+_ANSWER_S: Final = 30.0
 _FIRST_RETRY_S: Final = 0.05
 _LONGEST_RETRY_S: Final = 2.0
 
 
 class ClaimThread(WorkerThread):
-    """Claims one generation after another while slots are free, and passes each to the tick thread."""
+    """Claims one generation after another while there is room, and passes each to the tick thread.
+
+    Where there is none for what comes first, and it is of a higher lane than something that runs, the tick thread is
+    asked to make room.
+    """
 
     def __init__(
         self,
@@ -45,9 +56,11 @@ class ClaimThread(WorkerThread):
         model: str,
         lease_s: float,
         holdings: Holdings,
+        memory: KvMemory,
+        settings: Callable[[], SchedulerSettings],
         settlements: SettlementThread,
         metrics: WorkerMetrics,
-        ask: Callable[[Admit], object],
+        ask: Callable[[Admit | MakeRoom], object],
     ) -> None:
         super().__init__("claims")
         self._client = client
@@ -55,10 +68,14 @@ class ClaimThread(WorkerThread):
         self._model = model
         self._lease_s = lease_s
         self._holdings = holdings
+        self._memory = memory
+        self._settings = settings
         self._settlements = settlements
         self._metrics = metrics
         self._ask = ask
         self._failing = False
+        self._deferrals: Deferrals = ()
+        self._promised: str | None = None
 
     def stop(self) -> None:
         super().stop()
@@ -82,23 +99,74 @@ class ClaimThread(WorkerThread):
 
     def _claim_until_stopped(self, wake: WakeListener, backoff: Backoff) -> None:
         while not self._stopped.is_set():
-            if not self._holdings.wait_for_room(_ROOM_S):
-                continue
-            asked_at = time.monotonic()
-            claim = claims.claim(self._client, self._worker, self._model, self._lease_s).claim
-            if claim is not None:
-                self._take(claim, asked_at)
+            changes, asked_at = self._holdings.changes, time.monotonic()
+            outcome = claims.claim(
+                self._client,
+                self._worker,
+                self._model,
+                self._lease_s,
+                capacity=self._memory.capacity(),
+                deferrals=self._deferrals,
+                promised=self._promised,
+                cap=self._settings().lane_floor,
+            )
+            self._note(outcome)
+            if outcome.claim is not None and outcome.candidate is not None:
+                self._take(outcome.claim, outcome.candidate, asked_at)
             if self._failing:
                 self._failing = False
                 _log.info("claiming_recovered")
             backoff.reset()
-            if claim is None:
-                wake.wait(_IDLE_S)
+            made_room = bool(outcome.deferred) and self._make_room(outcome.deferred)
+            if outcome.claim is None and not made_room:
+                self._wait(wake, changes if outcome.deferred else None)
 
-    def _take(self, claim: Claim, asked_at: float) -> None:
+    def _note(self, outcome: ClaimOutcome) -> None:
+        known = {deferral.generation for deferral in self._deferrals}
+        for candidate in outcome.deferred:
+            if candidate.verdict is Verdict.DEFER_NO_ROOM and candidate.head.generation not in known:
+                self._metrics.deferrals(candidate.lane_rank).add()
+        self._deferrals = outcome.deferrals
+        self._promised = None
+
+    def _make_room(self, deferred: Sequence[Candidate]) -> bool:
+        """Ask for room by preemption; True: it was made, and is the promised one's."""
+        lowest = self._holdings.lowest_lane()
+        if not self._settings().preemption or lowest is None:
+            return False
+        higher = tuple(candidate for candidate in deferred if candidate.lane_rank < lowest)
+        if not higher:
+            return False
+        request = MakeRoom(higher)
+        self._ask(request)
+        try:
+            self._promised = request.answer.result(_ANSWER_S)
+        except TimeoutError:  # the tick thread does not come on: that is told elsewhere
+            return False
+        return self._promised is not None
+
+    def _wait(self, wake: WakeListener, changes: int | None) -> None:
+        """Until something comes to wait; or, ``changes`` given, until there may be room for what waits."""
+        if changes is None:
+            wake.wait(_IDLE_S)
+            return
+        until = time.monotonic() + _IDLE_S
+        while time.monotonic() < until and not self._holdings.wait_for_change(changes, _LOOK_S):
+            if wake.wait(0):
+                return
+
+    def _take(self, claim: Claim, candidate: Candidate, asked_at: float) -> None:
         key, lane = claim.task.generation, claim.task.lane
         last = claim.log[-1] if claim.log else None
-        self._holdings.add(key, claim.epoch, asked_at, occupies_slot=not isinstance(last, End))
+        fits = candidate.verdict is not Verdict.NEVER_FITS
+        self._holdings.add(
+            key,
+            claim.epoch,
+            asked_at,
+            lane_rank=claim.task.lane_rank,
+            occupies_slot=fits and not isinstance(last, End),
+            bytes_=candidate.bytes,
+        )
         try:
             if isinstance(last, End):
                 self._settlements.add(Ended(key, claim.epoch, last, claim.task.cost))
@@ -111,7 +179,7 @@ class ClaimThread(WorkerThread):
                 return
             else:
                 kind = _kind_of(claim)
-                self._ask(Admit(claim))
+                self._ask(Admit(claim, fits=fits))
         except BaseException:
             self._give_back(claim)
             raise

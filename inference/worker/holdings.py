@@ -10,15 +10,18 @@ from dataclasses import dataclass
 @dataclass(slots=True)
 class _Holding:
     epoch: int
+    lane_rank: int
     occupies_slot: bool
+    bytes: int
     leased_until: float
 
 
 class Holdings:
     """Claims by generation, with their leases, as this worker believes them. Shared by all its threads.
 
-    A claim takes one of ``slots`` until its generation has ended; its lease is kept until it is settled. Who acts on a
-    holding names its epoch, so that an earlier claim of the same generation ends without touching a later one.
+    A claim takes one of ``slots``, and the bytes of KV memory that it was given, until its generation has ended; its
+    lease is kept until it is settled. Who acts on a holding names its epoch, so that an earlier claim of the same
+    generation ends without touching a later one.
     """
 
     def __init__(self, slots: int, lease_s: float) -> None:
@@ -26,6 +29,7 @@ class Holdings:
         self._lease_s = lease_s
         self._held: dict[str, _Holding] = {}
         self._changed = threading.Condition()
+        self._changes = 0
 
     @property
     def slots(self) -> int:
@@ -35,38 +39,69 @@ class Holdings:
         """Change the number of slots. What holds more keeps them until it ends."""
         with self._changed:
             self._slots = slots
-            self._changed.notify_all()
+            self._note_change()
 
-    def wait_for_room(self, timeout_s: float) -> bool:
-        """Wait until a slot is free. False: none was within ``timeout_s``, or ``interrupt`` was called."""
+    @property
+    def changes(self) -> int:
+        """How often room was made so far, for ``wait_for_change``."""
+        return self._changes
+
+    def wait_for_change(self, since: int, timeout_s: float) -> bool:
+        """Wait until room was made since ``changes`` was ``since``, or ``interrupt`` was called. False: neither was."""
         with self._changed:
-            if not self._has_room():
-                self._changed.wait(timeout_s)
-            return self._has_room()
+            return self._changed.wait_for(lambda: self._changes != since, timeout_s)
 
     def interrupt(self) -> None:
-        """End a wait for room."""
+        """End a wait for a change."""
         with self._changed:
-            self._changed.notify_all()
+            self._note_change()
 
-    def add(self, generation: str, epoch: int, claimed_at: float, *, occupies_slot: bool) -> None:
-        """Record a claim that was asked for at ``claimed_at`` (monotonic seconds)."""
+    def occupied(self) -> tuple[int, int]:
+        """Slots taken, and bytes given to those who took them."""
         with self._changed:
-            self._held[generation] = _Holding(epoch, occupies_slot, claimed_at + self._lease_s)
+            taken = [holding.bytes for holding in self._held.values() if holding.occupies_slot]
+            return len(taken), sum(taken)
+
+    def bytes_of(self, generation: str) -> int:
+        """What a generation was given; 0 for one that is not held."""
+        with self._changed:
+            holding = self._held.get(generation)
+            return holding.bytes if holding else 0
+
+    def lowest_lane(self) -> int | None:
+        """The rank of the lowest lane that has a slot; None if nothing has one."""
+        with self._changed:
+            return max((one.lane_rank for one in self._held.values() if one.occupies_slot), default=None)
+
+    def add(
+        self,
+        generation: str,
+        epoch: int,
+        claimed_at: float,
+        *,
+        lane_rank: int,
+        occupies_slot: bool,
+        bytes_: int = 0,
+    ) -> None:
+        """Record a claim that was asked for at ``claimed_at`` (monotonic seconds) and given ``bytes_``."""
+        with self._changed:
+            self._held[generation] = _Holding(
+                epoch, lane_rank, occupies_slot, bytes_, claimed_at + self._lease_s
+            )
 
     def vacate(self, generation: str, epoch: int) -> None:
         """It has ended and frees its slot; the lease is kept for settlement."""
         with self._changed:
             if self._holds(generation, epoch):
                 self._held[generation].occupies_slot = False
-                self._changed.notify_all()
+                self._note_change()
 
     def release(self, generation: str, epoch: int) -> None:
         """It is no longer this worker's."""
         with self._changed:
             if self._holds(generation, epoch):
                 del self._held[generation]
-                self._changed.notify_all()
+                self._note_change()
 
     def holds(self, generation: str, epoch: int) -> bool:
         with self._changed:
@@ -93,5 +128,6 @@ class Holdings:
         holding = self._held.get(generation)
         return holding is not None and holding.epoch == epoch
 
-    def _has_room(self) -> bool:
-        return sum(holding.occupies_slot for holding in self._held.values()) < self._slots
+    def _note_change(self) -> None:
+        self._changes += 1
+        self._changed.notify_all()

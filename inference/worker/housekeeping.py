@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Final
 from uuid import UUID
 
@@ -11,9 +12,7 @@ from django.utils import timezone
 
 from inference import recovery
 from inference.models import LanguageModel, Worker
-from inference.scheduling.tick import PrefillLimits
-from inference.worker.holdings import Holdings
-from inference.worker.requests import Reconfigure
+from inference.scheduler_settings import SchedulerSettings, settings_of
 from inference.worker.threads import Job, JobThread
 
 _log = structlog.get_logger(__name__)
@@ -26,40 +25,30 @@ _SETTINGS_S: Final = 5.0
 _LAST_SEEN_S: Final = 10.0
 
 
-def limits_of(model: LanguageModel) -> PrefillLimits:
-    """The model's scheduler settings as the tick's rule takes them."""
-    return PrefillLimits(chunk_tokens=model.prefill_chunk_tokens, interval=model.prefill_interval)
+class SettingsWatch:
+    """Follows the operator's settings of the worker's model.
 
-
-class SchedulerSettings:
-    """Follows the operator's settings of the worker's model."""
+    ``apply`` is called with settings that differ from the last, between two readings.
+    """
 
     def __init__(
-        self, model: LanguageModel, holdings: Holdings, ask: Callable[[Reconfigure], object]
+        self, model_id: UUID, known: SchedulerSettings, apply: Callable[[SchedulerSettings], object]
     ) -> None:
-        self._model_id = model.id
-        self._holdings = holdings
-        self._ask = ask
-        self._known = (model.slots, limits_of(model))
+        self.current = known
+        self._model_id = model_id
+        self._apply = apply
 
     def __call__(self) -> None:
-        """Read them, and apply what has changed: limits between two ticks, slots as they become free."""
-        model = LanguageModel.objects.get(id=self._model_id)
-        current = slots, limits = model.slots, limits_of(model)
-        if current == self._known:
+        """Read them, and apply what has changed."""
+        settings = settings_of(LanguageModel.objects.get(id=self._model_id))
+        if settings == self.current:
             return
-        self._known = current
-        self._holdings.resize(slots)
-        self._ask(Reconfigure(limits))
-        _log.info(
-            "scheduler_settings_changed",
-            slots=slots,
-            prefill_chunk_tokens=limits.chunk_tokens,
-            prefill_interval=limits.interval,
-        )
+        self.current = settings
+        self._apply(settings)
+        _log.info("scheduler_settings_changed", **asdict(settings))
 
 
-def housekeeping_thread(worker_id: UUID, settings: SchedulerSettings, sweep_s: float) -> JobThread:
+def housekeeping_thread(worker_id: UUID, settings: SettingsWatch, sweep_s: float) -> JobThread:
     """The thread of all this. The first round is at once: a worker that starts sweeps first."""
     workers = Worker.objects.filter(id=worker_id)
     return JobThread(

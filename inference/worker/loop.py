@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -15,16 +16,21 @@ from inference.dispatch import claims
 from inference.dispatch.claims import Claim
 from inference.messages import CancelReason, End, LogEntry
 from inference.models import RunOutcome
+from inference.scheduler_settings import SchedulerSettings
+from inference.scheduling.claiming import Candidate
+from inference.scheduling.preemption import Occupation, Requester, Victim, choose_victims
 from inference.scheduling.prefill import PrefillLedger, padded_tokens, pick_prefill
-from inference.scheduling.tick import Action, PrefillLimits, TickDecision, TickState, decide_tick
+from inference.scheduling.tick import Action, TickDecision, TickState, decide_tick
 from inference.worker.holdings import Holdings
+from inference.worker.kv_memory import KvMemory
 from inference.worker.metrics import Fault, Stage, WorkerMetrics
 from inference.worker.outbox import Outbox
+from inference.worker.pace import Pace, limits_by
 from inference.worker.progress import Progress
-from inference.worker.requests import Admit, Cancel, Drain, Drop, Reconfigure, Request
+from inference.worker.requests import Admit, Cancel, Drain, Drop, MakeRoom, Reconfigure, Request
 from inference.worker.roster import Roster
-from inference.worker.sequences import RunningSequence, failed_end
-from inference.worker.snapshot import SnapshotBoard
+from inference.worker.sequences import TOO_LARGE, RunningSequence, failed_end
+from inference.worker.snapshot import SchedulerFigures, SnapshotBoard
 from inference.worker.timeline import RunTimeline
 
 if TYPE_CHECKING:
@@ -62,7 +68,8 @@ class TickLoop:
         outbox: Outbox,
         metrics: WorkerMetrics,
         progress: Progress,
-        limits: PrefillLimits,
+        memory: KvMemory,
+        settings: SchedulerSettings,
     ) -> None:
         self._engine = engine
         self._client = client
@@ -70,9 +77,12 @@ class TickLoop:
         self._outbox = outbox
         self._metrics = metrics
         self._progress = progress
-        self._limits = limits
+        self._memory = memory
+        self._settings = settings
+        self._pace = Pace()
+        self._limits = limits_by(settings, self._pace, 0)
         self.roster: Final = Roster(engine)
-        self.board: Final = SnapshotBoard(self.roster)
+        self.board: Final = SnapshotBoard(self.roster, self._figures)
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._admissions = 0
         self._last = TickDecision(Action.IDLE, 0, speculative_yielded=False, slice_prompt_last=False)
@@ -100,7 +110,9 @@ class TickLoop:
             self._carry_out(self._requests.get_nowait())
         parked, chosen, ledger = self.roster.parked_prompts(), tuple[int, ...](), self._ledger
         if parked:
-            chosen, ledger = pick_prefill(parked, self._ledger, self._limits.chunk_tokens)
+            chosen, ledger = pick_prefill(
+                parked, self._ledger, self._limits.chunk_tokens, self._settings.lane_floor
+            )
         padded = padded_tokens(parked, chosen, self._limits.chunk_tokens)
         self._last = decision = decide_tick(
             TickState(
@@ -120,15 +132,52 @@ class TickLoop:
             self._prefill([waiting[index] for index in chosen], padded, started)
         elif decision.action is Action.DECODE:
             self._step(Action.DECODE, self.roster.decoding, self._engine.decode, started)
-        self._metrics.ticks[decision.action].add()
-        seconds = time.monotonic() - started
-        self._metrics.tick_seconds[decision.action].add(seconds)
-        self._metrics.prefill_debt.set(decision.prefill_debt)
-        self.board.show(decision, self._limits, seconds)
+        self._account(decision, padded, time.monotonic() - started)
         if self._outbox or decision.action is not Action.IDLE:
             self._publish()
         self._progress.mark()
         return decision.action
+
+    def _account(self, decision: TickDecision, padded: int, seconds: float) -> None:
+        """Count the tick, and learn from what it took."""
+        self._metrics.ticks[decision.action].add()
+        self._metrics.tick_seconds[decision.action].add(seconds)
+        self._metrics.prefill_debt.set(decision.prefill_debt)
+        if decision.action is Action.DECODE:
+            self._pace.decoded(seconds)
+        elif decision.action is Action.PREFILL:
+            self._pace.prefilled(padded, seconds)
+            # Only now: the debt that this tick has made is paid by the terms under which it was made.
+            self._limits = limits_by(self._settings, self._pace, self.roster.prefills)
+        self._account_memory()
+        self.board.show(decision, self._limits, seconds)
+
+    def _figures(self) -> SchedulerFigures:
+        token_ms, budget = self._pace.prompt_token_ms, self._memory.budget
+        return SchedulerFigures(
+            decode_ms=self._pace.decode_ms,
+            chunk_ms=None if token_ms is None else token_ms * self._limits.chunk_tokens,
+            kv_reserved=self._holdings.occupied()[1],
+            kv_budget=budget.total,
+            kv_watermark=budget.watermark,
+            kv_cached=self._memory.cached,
+            kv_cache_budget=budget.prefix_cache,
+            lane_floor=self._settings.lane_floor,
+            preemption=self._settings.preemption,
+        )
+
+    def _account_memory(self) -> None:
+        self._memory.decoding = self.roster.decoding_rows
+        self._engine.set_prefix_budget(self._memory.cache_budget())
+        self._memory.cached = self._engine.prefix_cache_bytes
+        metrics, counted = self._metrics, self._engine.prefix_counters
+        metrics.kv_reserved.set(self._holdings.occupied()[1])
+        metrics.kv_budget.set(self._memory.budget.total)
+        metrics.prefix_cache.set(self._memory.cached)
+        metrics.prefix_lookups.set(counted.lookups)
+        metrics.prefix_hits.set(counted.hits)
+        metrics.prefix_hit_tokens.set(counted.hit_tokens)
+        metrics.prefix_evictions.set(counted.evictions)
 
     def hand_back(self) -> None:
         """Give everything back to the queue, first in line: another worker goes on where the logs end."""
@@ -188,6 +237,8 @@ class TickLoop:
             if self.roster.is_parked(sequence):
                 done, total = self.roster.progress(sequence)
                 self._outbox.progress(sequence, done, total)
+                if cached := self.roster.begin(sequence):
+                    sequence.timeline.cache_hit(started, cached)
                 sequence.timeline.chunk(started, now, done, total, beside=len(sequences) - 1)
         for key, token in result.tokens:
             self._take(self.roster.produced(key), token, now)
@@ -229,19 +280,22 @@ class TickLoop:
 
     def _carry_out(self, request: Request) -> None:
         match request:
-            case Admit(claim, claimed_at):
-                self._admit(claim, claimed_at)
+            case Admit(claim, fits, claimed_at):
+                self._admit(claim, fits, claimed_at)
+            case MakeRoom(candidates, answer):
+                self._make_room(candidates, answer)
             case Drop(epochs):
                 for key, epoch in epochs.items():
                     self._lose(key, epoch)
             case Cancel(reasons):
                 self._cancel(reasons)
-            case Reconfigure(limits):
-                self._limits = limits
+            case Reconfigure(settings):
+                self._settings = settings
+                self._limits = limits_by(settings, self._pace, self.roster.prefills)
             case Drain(grace_s):
                 self._deadline = time.monotonic() + grace_s
 
-    def _admit(self, claim: Claim, claimed_at: float) -> None:
+    def _admit(self, claim: Claim, fits: bool, claimed_at: float) -> None:
         task, key = claim.task, claim.task.generation
         earlier = self.roster.find(key)
         if earlier is not None:  # its lease had lapsed, and it was this worker that claimed it again
@@ -252,7 +306,10 @@ class TickLoop:
         self._admissions += 1
         try:
             sequence = RunningSequence(claim, self._admissions, self._engine.tokenizer, claimed_at)
-            entries = self._first_entries(sequence, claim)
+            if claim.epoch == 1:
+                wait_s = max(0.0, time.time() - task.accepted_at)
+                self._metrics.lane(task.lane).queue_wait.observe(wait_s)
+            entries = self._first_entries(sequence, claim) if fits else sequence.fail(0, TOO_LARGE)
             if not (entries and isinstance(entries[-1], End)):
                 self.roster.admit(sequence)
         except Exception:  # noqa: BLE001 (whatever it is, it costs this generation only)
@@ -283,6 +340,43 @@ class TickLoop:
             self.roster.leave(sequence)
             self._outbox.send(sequence, sequence.cancel(reason, prompt_tokens))
 
+    def _make_room(self, candidates: Sequence[Candidate], answer: Future[str | None]) -> None:
+        """Preempt for the first candidate that it helps: its room is free when this returns."""
+        capacity = self._memory.capacity()
+        victims = [self._as_victim(sequence) for sequence in self.roster]
+        for candidate in candidates:
+            preemption = choose_victims(
+                Requester(candidate.lane_rank, candidate.bytes),
+                victims,
+                capacity.room.free(capacity.decoding),
+                capacity.free_rows,
+                capacity.room.cached,
+            )
+            if preemption is not None:
+                break
+        else:
+            answer.set_result(None)
+            return
+        for key in preemption.victims:
+            sequence = self.roster[key]
+            self._metrics.preemptions(sequence.task.lane).add()
+            self._leave(sequence, RunOutcome.PREEMPTED)
+            self._requeue(key, sequence.epoch, preempted=True)
+        self._engine.evict(preemption.reclaim)
+        answer.set_result(candidate.head.generation)
+
+    def _as_victim(self, sequence: RunningSequence) -> Victim:
+        parked = self.roster.is_parked(sequence)
+        return Victim(
+            key=sequence.key,
+            lane_rank=sequence.task.lane_rank,
+            bytes=self._holdings.bytes_of(sequence.key),
+            generated=len(sequence.emitted),
+            order=sequence.order,
+            preempted=sequence.preemptions,
+            occupation=Occupation.PARKED_PREFILL if parked else Occupation.DECODING,
+        )
+
     # What ends a sequence without an end of its own
 
     def _fail(self, sequence: RunningSequence, kind: Fault, fault: Exception) -> None:
@@ -294,8 +388,9 @@ class TickLoop:
 
     def _recover(self, sequence: RunningSequence) -> None:
         """The whole step failed, and nobody knows for whom: all go back to the queue, but not for ever."""
-        if sequence.epoch >= _MOST_CLAIMS:
-            self._fail(sequence, Fault.BACKEND, RuntimeError(f"failed in {sequence.epoch} claims"))
+        claimed = sequence.epoch - sequence.preemptions
+        if claimed >= _MOST_CLAIMS:
+            self._fail(sequence, Fault.BACKEND, RuntimeError(f"failed in {claimed} claims"))
             return
         self._leave(sequence, RunOutcome.REQUEUED, reason=Fault.BACKEND.value)
         self._requeue(sequence.key, sequence.epoch)
@@ -305,11 +400,11 @@ class TickLoop:
         self.roster.leave(sequence)
         self._outbox.report(sequence.timeline.left(outcome, **details))
 
-    def _requeue(self, key: str, epoch: int) -> None:
+    def _requeue(self, key: str, epoch: int, *, preempted: bool = False) -> None:
         self._holdings.release(key, epoch)
         self._metrics.requeues.add()
         try:
-            claims.requeue(self._client, key, epoch)
+            claims.requeue(self._client, key, epoch, preempted=preempted)
         except redis.RedisError as error:
             _log.warning("requeue_left_to_lease", generation=key, error=str(error))
 

@@ -54,7 +54,9 @@ class Fault(StrEnum):
 class LaneMetrics:
     """Tokens and their latencies in one lane."""
 
+    queue_wait: Histogram
     prompt_tokens: Counter
+    cached_tokens: Counter
     generated_tokens: Counter
     time_to_first_token: Histogram
     inter_token: Histogram
@@ -80,7 +82,22 @@ class WorkerMetrics:
         self.requeues: Final = of("requeues_total")
         self.settlements: Final = of("settlements_total")
         self.settlement_retries: Final = of("settlement_retries_total")
+        self.kv_reserved: Final = of("kv_reserved_bytes")
+        self.kv_budget: Final = of("kv_budget_bytes")
+        self.prefix_cache: Final = of("prefix_cache_bytes")
+        self.prefix_lookups: Final = of("prefix_lookups_total")
+        self.prefix_hits: Final = of("prefix_hits_total")
+        self.prefix_hit_tokens: Final = of("prefix_hit_tokens_total")
+        self.prefix_evictions: Final = of("prefix_evictions_total")
         self._lanes: dict[str, LaneMetrics] = {}
+
+    def deferrals(self, lane_rank: int) -> Counter:
+        """Requests that came first and found no room, by the rank of their lane."""
+        return self.counters.counter("deferrals_total", lane_rank=str(lane_rank))
+
+    def preemptions(self, lane: str) -> Counter:
+        """Sequences of ``lane`` that had to make room."""
+        return self.counters.counter("preemptions_total", lane=lane)
 
     def claims(self, kind: ClaimKind, lane: str) -> Counter:
         return self.counters.counter("claims_total", kind=kind.value, lane=lane)
@@ -98,7 +115,9 @@ class WorkerMetrics:
         """The series of one lane that every token touches, looked up once."""
         if lane not in self._lanes:
             self._lanes[lane] = LaneMetrics(
+                queue_wait=self.counters.histogram("queue_wait_seconds", FIRST_TOKEN_BOUNDS_S, lane=lane),
                 prompt_tokens=self.counters.counter("prompt_tokens_total", lane=lane),
+                cached_tokens=self.counters.counter("cached_tokens_total", lane=lane),
                 generated_tokens=self.counters.counter("generated_tokens_total", lane=lane),
                 time_to_first_token=self.counters.histogram(
                     "time_to_first_token_seconds", FIRST_TOKEN_BOUNDS_S, lane=lane

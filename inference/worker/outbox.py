@@ -78,5 +78,7 @@ class Outbox:
             self._holdings.vacate(one.generation, one.epoch)
             self._settlements.add(one)
             self._metrics.generations(one.end.state, task.lane).add()
-            self._metrics.lane(task.lane).prompt_tokens.add(one.end.usage.prompt_tokens)
+            lane = self._metrics.lane(task.lane)
+            lane.prompt_tokens.add(one.end.usage.prompt_tokens)
+            lane.cached_tokens.add(one.end.usage.cached_tokens)
         return outcome

@@ -13,17 +13,19 @@ from django import db
 from django.utils import timezone
 
 from inference.models import LanguageModel, Worker
+from inference.scheduler_settings import SchedulerSettings, settings_of
 from inference.worker.claim_thread import ClaimThread
 from inference.worker.heartbeat_thread import DetachedReaders, Pulse, heartbeat_thread
 from inference.worker.holdings import Holdings
-from inference.worker.housekeeping import SWEEP, SchedulerSettings, housekeeping_thread, limits_of
+from inference.worker.housekeeping import SWEEP, SettingsWatch, housekeeping_thread
+from inference.worker.kv_memory import KvBudget, KvMemory
 from inference.worker.lease_thread import LeaseRenewal, lease_thread
 from inference.worker.loop import LoopEnd, TickLoop
 from inference.worker.metrics import WorkerMetrics
 from inference.worker.outbox import Outbox
 from inference.worker.progress import Progress
 from inference.worker.publisher import TickPublisher
-from inference.worker.requests import Drain
+from inference.worker.requests import Drain, Reconfigure
 from inference.worker.settlement_thread import SettlementThread
 from signalbox import store
 
@@ -68,7 +70,16 @@ class WorkerProcess:
         structlog.contextvars.bind_contextvars(worker=self.id, model=model.name)
         self.metrics: Final = WorkerMetrics()
         self._client = store.sync_client()
-        self._holdings = Holdings(model.slots, times.lease_s)
+        settings = settings_of(model)
+        self._engine = engine
+        self._holdings = Holdings(settings.slots, times.lease_s)
+        self._memory = KvMemory(
+            self._holdings,
+            self._budget(settings),
+            bytes_per_token=engine.kv_bytes_per_token,
+            step=engine.kv_step,
+        )
+        self._settings = SettingsWatch(model.id, settings, self._reconfigure)
         progress = Progress()
         self._settlements = SettlementThread(self._client, self._holdings, self.metrics, self._row)
         publisher = TickPublisher(self._client, self.id, self._holdings, self.metrics, progress)
@@ -79,7 +90,8 @@ class WorkerProcess:
             Outbox(publisher, self._settlements, self._holdings, self.metrics),
             self.metrics,
             progress,
-            limits_of(model),
+            self._memory,
+            settings,
         )
         self._claims = ClaimThread(
             self._client,
@@ -87,6 +99,8 @@ class WorkerProcess:
             model.name,
             times.lease_s,
             self._holdings,
+            self._memory,
+            lambda: self._settings.current,
             self._settlements,
             self.metrics,
             self.loop.ask,
@@ -108,9 +122,7 @@ class WorkerProcess:
             blas=engine.blas,
             device=engine.device,
         )
-        self._housekeeping = housekeeping_thread(
-            self._row.id, SchedulerSettings(model, self._holdings, self.loop.ask), times.sweep_s
-        )
+        self._housekeeping = housekeeping_thread(self._row.id, self._settings, times.sweep_s)
         self._heartbeat = heartbeat_thread(
             self._pulse,
             DetachedReaders(self._client, times.detach_grace_s, self.loop, self.loop.ask),
@@ -137,6 +149,15 @@ class WorkerProcess:
         self._claims.stop()
         self.loop.ask(Drain(self._times.drain_s))
         self._heartbeat.hurry("heartbeat")
+
+    def _budget(self, settings: SchedulerSettings) -> KvBudget:
+        return KvBudget.of(settings, self._engine.device_cache_bytes, fixed_bytes=self._engine.kv_fixed_bytes)
+
+    def _reconfigure(self, settings: SchedulerSettings) -> None:
+        """Room is what it is from now on; the ticks follow at the next safe point. On the housekeeping thread."""
+        self._memory.budget = self._budget(settings)
+        self._holdings.resize(settings.slots)
+        self.loop.ask(Reconfigure(settings))
 
     def _close(self) -> None:
         self._pulse.ready = False

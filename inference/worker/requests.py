@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from inference.dispatch.claims import Claim
 from inference.messages import CancelReason
-from inference.scheduling.tick import PrefillLimits
+from inference.scheduler_settings import SchedulerSettings
+from inference.scheduling.claiming import Candidate
 
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Run a generation that was claimed at ``claimed_at`` (monotonic seconds)."""
+    """Run a generation that was claimed at ``claimed_at`` (monotonic seconds).
+
+    Not ``fits``: it needs more KV memory than there is, and is to be ended.
+    """
 
     claim: Claim
+    fits: bool = True
     claimed_at: float = field(default_factory=time.monotonic)
 
 
@@ -35,9 +41,9 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Reconfigure:
-    """Schedule by these limits from now on."""
+    """Schedule by these settings from now on."""
 
-    limits: PrefillLimits
+    settings: SchedulerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +53,15 @@ class Drain:
     grace_s: float
 
 
-Request = Admit | Drop | Cancel | Reconfigure | Drain
+@dataclass(frozen=True, slots=True)
+class MakeRoom:
+    """Preempt for the first of ``candidates`` for which that can make room.
+
+    ``answer``: its generation, once its room is free; None if there is no such candidate.
+    """
+
+    candidates: tuple[Candidate, ...]
+    answer: Future[str | None] = field(default_factory=Future)
+
+
+Request = Admit | Drop | Cancel | Reconfigure | Drain | MakeRoom

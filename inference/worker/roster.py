@@ -24,6 +24,7 @@ class Roster:
         self._engine = engine
         self._parked: dict[str, RunningSequence] = {}
         self._decoding: dict[str, RunningSequence] = {}
+        self._begun: set[str] = set()
 
     def __iter__(self) -> Iterator[RunningSequence]:
         return iter([*self._parked.values(), *self._decoding.values()])
@@ -63,7 +64,9 @@ class Roster:
     def admit(self, sequence: RunningSequence) -> None:
         """Put it into the engine; what was produced already is run like prompt."""
         task = sequence.task
-        self._engine.admit(sequence.key, task.prompt, task.sampling, tuple(sequence.emitted))
+        self._engine.admit(
+            sequence.key, task.prompt, task.sampling, tuple(sequence.emitted), namespace=task.tenant
+        )
         self._parked[sequence.key] = sequence
 
     def parked_prompts(self) -> list[ParkedPrompt]:
@@ -83,6 +86,14 @@ class Roster:
         prompt = len(sequence.task.prompt)
         return prompt if sequence.emitted else min(prompt, self.progress(sequence)[0])
 
+    def begin(self, sequence: RunningSequence) -> int:
+        """It was run for the first time, if it is: how much of it was found in the prefix cache. Else 0."""
+        if sequence.key in self._begun:
+            return 0
+        self._begun.add(sequence.key)
+        sequence.cached_tokens = self._engine.cached_tokens(sequence.key)
+        return sequence.cached_tokens
+
     def produced(self, key: str) -> RunningSequence:
         """It has a token: it decodes from now on."""
         if key in self._parked:
@@ -91,6 +102,7 @@ class Roster:
 
     def leave(self, sequence: RunningSequence) -> None:
         """Take it out of the engine. It is gone, even if the engine fails at that."""
+        self._begun.discard(sequence.key)
         self._parked.pop(sequence.key, None)
         self._decoding.pop(sequence.key, None)
         try:

@@ -29,6 +29,14 @@ INTERNAL_ERROR = Failure(
 )
 
 
+#: What a client is told whose prompt and answer together are larger than the worker's memory for caches.
+TOO_LARGE = Failure(
+    code="kv_memory_exceeded",
+    message="Prompt and max_tokens together need more memory than the model's worker has for one sequence. Send a "
+    "shorter prompt, or ask for fewer tokens.",
+)
+
+
 class ReplayMismatchError(Exception):
     """The logged tokens do not give the logged text: continuing would contradict what was already sent."""
 
@@ -65,6 +73,10 @@ class RunningSequence:
         self.emitted = [token for entry in claim.log if isinstance(entry, Delta) for token in entry.tokens]
         #: How much of that it began with.
         self.resumed_from = len(self.emitted)
+        #: How often it had to make room before this claim.
+        self.preemptions = claim.preemptions
+        #: Tokens of the prompt that the prefix cache had.
+        self.cached_tokens = 0
         self.first_token_at: float | None = None
         self.timeline = RunTimeline(claim, claimed_at)
         self._last_token_at = 0.0
@@ -114,9 +126,9 @@ class RunningSequence:
         entries: list[LogEntry] = [self._delta([], held)] if held else []
         return [*entries, self.end(reason.end_state, prompt_tokens, cancel_reason=reason)]
 
-    def fail(self, prompt_tokens: int) -> list[LogEntry]:
-        """End because of a fault of ours."""
-        return [self.end(EndState.FAILED, prompt_tokens, failure=INTERNAL_ERROR)]
+    def fail(self, prompt_tokens: int, failure: Failure = INTERNAL_ERROR) -> list[LogEntry]:
+        """End because of a fault: ours, if nothing else is said."""
+        return [self.end(EndState.FAILED, prompt_tokens, failure=failure)]
 
     def end(
         self,
@@ -132,7 +144,11 @@ class RunningSequence:
             seq=self._last_seq,
             epoch=self.epoch,
             state=state,
-            usage=Usage(prompt_tokens=prompt_tokens, completion_tokens=len(self.emitted)),
+            usage=Usage(
+                prompt_tokens=prompt_tokens,
+                completion_tokens=len(self.emitted),
+                cached_tokens=min(self.cached_tokens, prompt_tokens),
+            ),
             finish_reason=finish_reason,
             cancel_reason=cancel_reason,
             failure=failure,

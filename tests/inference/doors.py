@@ -6,7 +6,7 @@ from uuid import UUID
 
 import redis
 
-from accounts.models import Tenant
+from accounts.models import Lane, Tenant
 from accounts.principal import Principal
 from accounts.tenancy import every_tenant
 from inference.dispatch import publishing
@@ -34,10 +34,10 @@ def principal_of(tenant: Tenant) -> Principal:
     )
 
 
-def entitled_principal() -> Principal:
-    """A key of a new tenant that is entitled to the normal lane."""
+def entitled_principal(lane: str = "normal") -> Principal:
+    """A key of a new tenant that is entitled to one lane."""
     tenant = TenantFactory()
-    EntitlementFactory(tenant=tenant)
+    EntitlementFactory(tenant=tenant, lane=Lane.objects.get(name=lane))
     return principal_of(tenant)
 
 
@@ -52,8 +52,9 @@ def submission(model: LanguageModel, **changes: object) -> Submission:
     return Submission(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def accepted(model: LanguageModel, **changes: object) -> Accepted:
-    return accept(entitled_principal(), submission(model, **changes))
+def accepted(model: LanguageModel, by: Principal | None = None, **changes: object) -> Accepted:
+    """Accept one generation; ``by`` a new tenant in the normal lane, if nobody is given."""
+    return accept(by or entitled_principal(), submission(model, **changes))
 
 
 def claimed(client: redis.Redis, model: LanguageModel) -> Claim:

@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 import redis
+from django import db
 
 from inference.dispatch import claims, token_log
 from inference.dispatch.claims import Claim
 from inference.engine.engine import Engine
 from inference.messages import Delta, End, LogEntry, Sampling
 from inference.models import LanguageModel
+from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.tick import Action, PrefillLimits
 from inference.worker.holdings import Holdings
+from inference.worker.kv_memory import KvBudget, KvMemory
 from inference.worker.loop import LoopEnd, TickLoop
 from inference.worker.metrics import WorkerMetrics
 from inference.worker.outbox import Outbox
@@ -37,7 +40,17 @@ LEASE_S = 30.0
 CONTEXT_LENGTH = 8192
 #: More tokens than any test waits for.
 ENDLESS = 8000
-LIMITS = PrefillLimits(chunk_tokens=16, interval=2)
+SETTINGS = SchedulerSettings(
+    slots=8,
+    limits=PrefillLimits(chunk_tokens=16, interval=2),
+    longest_stall_ms=None,
+    itl_target=None,
+    kv_budget_bytes=None,
+    kv_watermark_percent=5,
+    prefix_cache_bytes=0,
+    preemption=True,
+    lane_floor=4,
+)
 GREEDY = Sampling(seed=0, temperature=0.0)
 #: Token ids of no meaning; the tiny model's special ones are the first three.
 PROMPT = list(range(40, 60))
@@ -103,9 +116,8 @@ class HandDrivenWorker:
         model: str,
         *,
         name: str = "by-hand",
-        slots: int = 8,
         lease_s: float = LEASE_S,
-        limits: PrefillLimits = LIMITS,
+        settings: SchedulerSettings = SETTINGS,
     ) -> None:
         self.name = name
         self.engine = engine
@@ -114,18 +126,39 @@ class HandDrivenWorker:
         self._lease_s = lease_s
         self.metrics = WorkerMetrics()
         self.progress = Progress()
-        self.holdings = Holdings(slots, lease_s)
+        self.settings = settings
+        self.holdings = Holdings(settings.slots, lease_s)
+        self.memory = KvMemory(
+            self.holdings,
+            KvBudget.of(settings, engine.device_cache_bytes, engine.kv_fixed_bytes),
+            bytes_per_token=engine.kv_bytes_per_token,
+            step=engine.kv_step,
+        )
         self.settlements = SettlementThread(client, self.holdings, self.metrics)
         publisher = TickPublisher(client, name, self.holdings, self.metrics, self.progress)
         outbox = Outbox(publisher, self.settlements, self.holdings, self.metrics)
-        self.loop = TickLoop(engine, client, self.holdings, outbox, self.metrics, self.progress, limits)
+        self.loop = TickLoop(
+            engine, client, self.holdings, outbox, self.metrics, self.progress, self.memory, settings
+        )
 
-    def claim(self) -> Claim:
-        """Claim what is next, and leave it to the next tick to be admitted."""
+    def claim(self, promised: str | None = None) -> Claim:
+        """Claim what is next (and fits), and leave it to the next tick to be admitted."""
         asked_at = time.monotonic()
-        claim = claims.claim(self.client, self.name, self._model, self._lease_s).claim
-        assert claim is not None, "nothing waits"
-        self.holdings.add(claim.task.generation, claim.epoch, asked_at, occupies_slot=True)
+        capacity = self.memory.capacity()
+        outcome = claims.claim(
+            self.client, self.name, self._model, self._lease_s, capacity=capacity, promised=promised
+        )
+        claim, candidate = outcome.claim, outcome.candidate
+        assert claim is not None, f"nothing waits, or nothing fits: {outcome.deferred}"
+        assert candidate is not None
+        self.holdings.add(
+            claim.task.generation,
+            claim.epoch,
+            asked_at,
+            lane_rank=claim.task.lane_rank,
+            occupies_slot=True,
+            bytes_=candidate.bytes,
+        )
         self.loop.ask(Admit(claim))
         return claim
 
@@ -181,9 +214,12 @@ class WorkerInThread:
         assert self._made.is_set(), "the worker did not start"
 
     def _serve(self) -> None:
-        self.process = WorkerProcess(Engine(self._model.path), self._model, self._times)
-        self._made.set()
-        self.end = self.process.run()
+        try:
+            self.process = WorkerProcess(Engine(self._model.path), self._model, self._times)
+            self._made.set()
+            self.end = self.process.run()
+        finally:
+            db.connections.close_all()
 
     def stop(self) -> None:
         if self._thread.is_alive():

@@ -58,7 +58,7 @@ def test_renewal_lengthens_every_lease_that_is_held(valkey: redis.Redis) -> None
     holdings, dropped = Holdings(4, 5.0), list[Drop]()
     held = [claimed(valkey, lease_s=1.0) for _ in range(2)]
     for generation, epoch in held:
-        holdings.add(generation, epoch, time.monotonic() - 4.9, occupies_slot=True)
+        holdings.add(generation, epoch, time.monotonic() - 4.9, lane_rank=1, occupies_slot=True)
     before = [lease_of(valkey, generation) for generation, _ in held]
     renewal(valkey, holdings, dropped)()
     assert all(
@@ -71,7 +71,7 @@ def test_renewal_lengthens_every_lease_that_is_held(valkey: redis.Redis) -> None
 def test_what_is_no_longer_ours_is_dropped_by_its_epoch(valkey: redis.Redis) -> None:
     holdings, dropped = Holdings(4, 5.0), list[Drop]()
     generation, epoch = claimed(valkey)
-    holdings.add(generation, epoch, time.monotonic(), occupies_slot=True)
+    holdings.add(generation, epoch, time.monotonic(), lane_rank=1, occupies_slot=True)
     let_lease_lapse(valkey, generation, "tiny")
     claimed(valkey)  # returns it to the queue and takes it, or the new one
     claimed(valkey)
@@ -82,7 +82,7 @@ def test_what_is_no_longer_ours_is_dropped_by_its_epoch(valkey: redis.Redis) -> 
 def test_no_lease_is_renewed_while_ticks_stand_still(valkey: redis.Redis) -> None:
     holdings, dropped = Holdings(4, 5.0), list[Drop]()
     generation, epoch = claimed(valkey)
-    holdings.add(generation, epoch, time.monotonic(), occupies_slot=True)
+    holdings.add(generation, epoch, time.monotonic(), lane_rank=1, occupies_slot=True)
     before = lease_of(valkey, generation)
     renewal(valkey, holdings, dropped, Stalled(5.1))()
     assert lease_of(valkey, generation) == before
@@ -93,7 +93,7 @@ def test_a_tick_that_takes_half_a_lease_keeps_it_and_is_told_once(
 ) -> None:
     holdings, dropped = Holdings(4, 5.0), list[Drop]()
     generation, epoch = claimed(valkey, lease_s=1.0)
-    holdings.add(generation, epoch, time.monotonic(), occupies_slot=True)
+    holdings.add(generation, epoch, time.monotonic(), lane_rank=1, occupies_slot=True)
     before = lease_of(valkey, generation)
     renew = renewal(valkey, holdings, dropped, Stalled(3.0))
     renew()
@@ -104,10 +104,10 @@ def test_a_tick_that_takes_half_a_lease_keeps_it_and_is_told_once(
 
 def test_a_slot_is_free_when_its_generation_has_ended_and_the_lease_lasts_until_it_is_settled() -> None:
     holdings = Holdings(1, 5.0)
-    holdings.add(A, 1, time.monotonic(), occupies_slot=True)
-    assert not holdings.wait_for_room(0)
+    holdings.add(A, 1, time.monotonic(), lane_rank=1, occupies_slot=True, bytes_=7)
+    assert holdings.occupied() == (1, 7)
     holdings.vacate(A, 1)
-    assert holdings.wait_for_room(0)
+    assert holdings.occupied() == (0, 0)
     assert holdings.epochs() == {A: 1}
     holdings.release(A, 1)
     assert holdings.epochs() == {}
@@ -115,19 +115,19 @@ def test_a_slot_is_free_when_its_generation_has_ended_and_the_lease_lasts_until_
 
 def test_an_earlier_claims_end_does_not_touch_the_later_one() -> None:
     holdings = Holdings(1, 5.0)
-    holdings.add(A, 1, time.monotonic(), occupies_slot=True)
-    holdings.add(A, 2, time.monotonic(), occupies_slot=True)
+    holdings.add(A, 1, time.monotonic(), lane_rank=1, occupies_slot=True)
+    holdings.add(A, 2, time.monotonic(), lane_rank=1, occupies_slot=True)
     holdings.vacate(A, 1)
     holdings.release(A, 1)
-    assert not holdings.wait_for_room(0)
+    assert holdings.occupied()[0] == 1
     assert holdings.holds(A, 2)
     assert not holdings.leased(A, 1)
 
 
 def test_a_lease_counts_from_when_it_was_asked_for() -> None:
     holdings = Holdings(2, 5.0)
-    holdings.add(A, 1, time.monotonic() - 5.0, occupies_slot=True)
-    holdings.add(B, 1, time.monotonic() - 4.0, occupies_slot=True)
+    holdings.add(A, 1, time.monotonic() - 5.0, lane_rank=1, occupies_slot=True)
+    holdings.add(B, 1, time.monotonic() - 4.0, lane_rank=1, occupies_slot=True)
     assert not holdings.leased(A, 1)
     assert holdings.leased(B, 1)
     holdings.renewed({A: 1}, time.monotonic())
@@ -142,9 +142,9 @@ def test_more_slots_and_freed_ones_wake_whoever_waits_for_room() -> None:
     ]
     for make_room in makes_room:
         holdings = Holdings(1, 5.0)
-        holdings.add(A, 1, time.monotonic(), occupies_slot=True)
+        holdings.add(A, 1, time.monotonic(), lane_rank=1, occupies_slot=True)
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(holdings.wait_for_room, 30)
+            waiter = pool.submit(holdings.wait_for_change, holdings.changes, 30)
             make_room(holdings)
             assert waiter.result(20)
 
@@ -152,10 +152,8 @@ def test_more_slots_and_freed_ones_wake_whoever_waits_for_room() -> None:
 def test_fewer_slots_take_nothing_away() -> None:
     holdings = Holdings(3, 5.0)
     for generation in (A, B):
-        holdings.add(generation, 1, time.monotonic(), occupies_slot=True)
+        holdings.add(generation, 1, time.monotonic(), lane_rank=1, occupies_slot=True)
     holdings.resize(1)
     assert holdings.epochs() == {A: 1, B: 1}
     holdings.release(A, 1)
-    assert not holdings.wait_for_room(0)
-    holdings.release(B, 1)
-    assert holdings.wait_for_room(0)
+    assert holdings.occupied()[0] == 1

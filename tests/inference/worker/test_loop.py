@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ from tests.inference.dispatch.conftest import OwnValkey, let_lease_lapse, make_t
 from tests.inference.worker.conftest import (
     GREEDY,
     PROMPT,
+    SETTINGS,
     HandDrivenWorker,
     alone,
     end_of,
@@ -148,7 +150,7 @@ def test_long_prompts_take_turns_and_a_short_one_passes_between_them(
     worker.turns(1)
     order = [key for key, publication in published(valkey) if isinstance(publication, PrefillProgress)]
     assert order == [short]
-    worker.loop.ask(Reconfigure(PrefillLimits(chunk_tokens=16, interval=1)))
+    worker.loop.ask(Reconfigure(replace(SETTINGS, limits=PrefillLimits(chunk_tokens=16, interval=1))))
     worker.turn_until(lambda: worker.loop.roster.prefills == 0)
     order = [key for key, publication in published(valkey) if isinstance(publication, PrefillProgress)]
     # The last 12 of the 60 tokens fit one chunk: by then each is a short prompt, and next in turn.
@@ -159,7 +161,7 @@ def test_limits_that_change_apply_from_the_next_tick(worker: HandDrivenWorker, m
     submit(model, prompt=LONG_PROMPT)
     worker.claim()
     assert worker.turn() is Action.PREFILL
-    worker.loop.ask(Reconfigure(PrefillLimits(chunk_tokens=64, interval=2)))
+    worker.loop.ask(Reconfigure(replace(SETTINGS, limits=PrefillLimits(chunk_tokens=64, interval=2))))
     assert worker.turn() is Action.PREFILL
     assert worker.loop.roster.decoding_rows == 1, "the rest of the prompt fitted one chunk"
 

@@ -1,0 +1,120 @@
+"""Whose cache and row are taken for a request of a higher lane, once the prefix cache cannot give enough.
+
+Only sequences of **strictly** lower lanes are victims, so equals never preempt each other, and no sequence is one
+more than ``MOST_PREEMPTIONS`` times, so each runs to its end at last. Nobody is preempted unless that makes room: if
+all eligible victims and the cold prefix cache together do not suffice, there is no victim at all.
+
+A victim goes back to the front of its tenant's queue with its tokens kept. The room is the requester's from the same
+decision on (``choose_claim``'s ``promised``): what took it from the victims must give it to nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+#: How often one sequence may be preempted in its life, by any worker.
+MOST_PREEMPTIONS: Final = 2
+
+
+class Occupation(StrEnum):
+    """What a sequence does with its row and its cache."""
+
+    DECODING = "decoding"
+    PARKED_PREFILL = "parked_prefill"
+    PARKED_JOB = "parked_job"
+    #: It holds the speculative slot, between two rounds.
+    SLOT_BETWEEN_ROUNDS = "slot_between_rounds"
+    #: It holds the speculative slot, in a round: its cache cannot be let go of.
+    SLOT_IN_ROUND = "slot_in_round"
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """The request that would be next, and the bytes that its cache is given."""
+
+    lane_rank: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """A sequence that runs, and could be preempted.
+
+    ``bytes``: what it gives back. ``generated``: tokens that it has produced. ``order``: its admission's number, unique
+    and growing. ``preempted``: how often it was before.
+    """
+
+    key: str
+    lane_rank: int
+    bytes: int
+    generated: int
+    order: int
+    preempted: int
+    occupation: Occupation = Occupation.DECODING
+
+    def is_eligible_for(self, request: Requester) -> bool:
+        """Whether ``request`` may take its place."""
+        return (
+            self.lane_rank > request.lane_rank
+            and self.preempted < MOST_PREEMPTIONS
+            and self.occupation is not Occupation.SLOT_IN_ROUND
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """The victims' keys, first preferred first, and the bytes to evict from the prefix cache beside them."""
+
+    victims: tuple[str, ...]
+    reclaim: int
+
+
+def choose_victims(
+    request: Requester, victims: Sequence[Victim], free_bytes: int, free_rows: int, reclaimable: int
+) -> Preemption | None:
+    """What must give way so that ``request`` has its bytes and one row; None if that cannot be.
+
+    ``free_bytes``: what nothing holds (``Room.free``), ``free_rows``: rows that nothing occupies; both are negative
+    where a lowered limit is exceeded. ``reclaimable``: cold bytes of the prefix cache.
+
+    The cache counts first: nobody is preempted for bytes that it can give. Then as few victims as suffice, and among
+    sets of that size the preferred one. Victims are preferred by the lowest lane, then the fewest tokens generated,
+    then the newest admission; of two sets the one whose first victim is preferred, or, where they share
+    it, the next. So one large victim goes before two small ones of a lower lane. Of the cache, only what the victims
+    leave missing is evicted.
+    """
+    missing_bytes = request.bytes - free_bytes
+    eligible = sorted(
+        (victim for victim in victims if victim.is_eligible_for(request)),
+        key=lambda victim: (-victim.lane_rank, victim.generated, -victim.order),
+    )
+    chosen = _fewest(eligible, missing_bytes - reclaimable, rows=max(0, 1 - free_rows))
+    if chosen is None:
+        return None
+    missing_bytes -= sum(victim.bytes for victim in chosen)
+    return Preemption(tuple(victim.key for victim in chosen), reclaim=max(0, missing_bytes))
+
+
+def _fewest(preferred: Sequence[Victim], bytes_: int, rows: int) -> list[Victim] | None:
+    """The fewest that give ``bytes_`` and ``rows``; of the sets of that size, the first in the order given."""
+    count = next(
+        (count for count in range(rows, len(preferred) + 1) if _most_bytes(preferred, count) >= bytes_), None
+    )
+    if count is None:
+        return None
+    chosen: list[Victim] = []
+    for index, victim in enumerate(preferred):
+        left = count - len(chosen)
+        # Whoever comes first is taken if the largest of those after it can give what is then missing.
+        if left and victim.bytes + _most_bytes(preferred[index + 1 :], left - 1) >= bytes_:
+            chosen.append(victim)
+            bytes_ -= victim.bytes
+    return chosen
+
+
+def _most_bytes(victims: Sequence[Victim], count: int) -> int:
+    """What the ``count`` largest give; all, where there are fewer."""
+    return sum(sorted((victim.bytes for victim in victims), reverse=True)[:count])

@@ -1,0 +1,73 @@
+"""The worker's KV memory: what there is, what is given away, and what the prefix cache may have of the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from inference.scheduler_settings import SchedulerSettings
+from inference.scheduling.memory import Capacity, Room
+from inference.worker.holdings import Holdings
+
+#: The prefix cache's share of the budget where the operator has set none.
+_CACHE_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvBudget:
+    """Bytes: all of the caches together, what is kept free while rows decode, and the prefix cache's most."""
+
+    total: int
+    watermark: int
+    prefix_cache: int
+
+    @classmethod
+    def of(cls, settings: SchedulerSettings, device_bytes: int, fixed_bytes: int) -> Self:
+        """``device_bytes``: what the machine has for caches, for settings that name no budget. ``fixed_bytes``: what a
+        sequence takes however short it is; it is set aside for every slot."""
+        total = (settings.kv_budget_bytes or device_bytes) - settings.slots * fixed_bytes
+        total = max(0, total)
+        cache = settings.prefix_cache_bytes
+        return cls(
+            total=total,
+            watermark=total * settings.kv_watermark_percent // 100,
+            prefix_cache=min(total, int(total * _CACHE_SHARE) if cache is None else cache),
+        )
+
+
+class KvMemory:
+    """Shared by the worker's threads: the tick thread tells what runs and is cached, the claim thread asks for room.
+
+    What was claimed is the holdings' to know: a claim has its room from the moment it is made.
+    """
+
+    def __init__(self, holdings: Holdings, budget: KvBudget, *, bytes_per_token: int, step: int) -> None:
+        """``bytes_per_token`` and ``step``: how a sequence's cache grows, see ``scheduling.memory``."""
+        self.budget = budget
+        #: Rows that decode, and bytes of the prefix cache, as of the last tick.
+        self.decoding = 0
+        self.cached = 0
+        self._holdings = holdings
+        self._bytes_per_token = bytes_per_token
+        self._step = step
+
+    def capacity(self) -> Capacity:
+        """What can be taken on now."""
+        rows, reserved = self._holdings.occupied()
+        return Capacity(
+            room=Room(
+                budget=self.budget.total,
+                watermark=self.budget.watermark,
+                reserved=reserved,
+                cached=self.cached,
+            ),
+            bytes_per_token=self._bytes_per_token,
+            step=self._step,
+            free_rows=self._holdings.slots - rows,
+            decoding=self.decoding > 0,
+        )
+
+    def cache_budget(self) -> int:
+        """Bytes that the prefix cache may have beside what is given to sequences."""
+        reserved = self._holdings.occupied()[1]
+        return max(0, min(self.budget.prefix_cache, self.budget.total - self.budget.watermark - reserved))

@@ -1,0 +1,62 @@
+"""How long the model's ticks take on this machine: what the operator's targets are reckoned with."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from typing import Final
+
+from inference.scheduler_settings import SchedulerSettings
+from inference.scheduling.tick import PrefillLimits, chunk_for, interval_for
+
+#: Ticks that a running figure looks back on: a few seconds of decoding, a few long prompts.
+_DECODES: Final = 64
+_CHUNKS: Final = 32
+#: Of the chunks looked back on, the share whose cost the longest stall is reckoned with is all but this one: late
+#: chunks of a long prompt cost several times the early ones, and it is they that stall.
+_DEAREST: Final = 0.9
+
+
+class Pace:
+    """Running figures, in milliseconds; None until something was measured."""
+
+    def __init__(self) -> None:
+        self._decodes: deque[float] = deque(maxlen=_DECODES)
+        self._chunks: deque[float] = deque(maxlen=_CHUNKS)
+
+    def decoded(self, seconds: float) -> None:
+        """A decode tick took so long."""
+        self._decodes.append(seconds * 1000)
+
+    def prefilled(self, padded_tokens: int, seconds: float) -> None:
+        """A prefill tick of so many padded tokens took so long."""
+        self._chunks.append(seconds * 1000 / padded_tokens)
+
+    @property
+    def decode_ms(self) -> float | None:
+        """A decode tick: the median."""
+        return statistics.median(self._decodes) if self._decodes else None
+
+    @property
+    def prompt_token_ms(self) -> float | None:
+        """A prompt token: the median."""
+        return statistics.median(self._chunks) if self._chunks else None
+
+    @property
+    def dear_prompt_token_ms(self) -> float | None:
+        """A prompt token in a chunk that costs more than nine of ten."""
+        ranked = sorted(self._chunks)
+        return ranked[int(_DEAREST * (len(ranked) - 1))] if ranked else None
+
+
+def limits_by(settings: SchedulerSettings, pace: Pace, prefills: int) -> PrefillLimits:
+    """Chunk and interval for ``prefills`` waiting prompts: as the operator fixed them, or as the targets need them."""
+    limits = settings.limits
+    chunk, interval = limits.chunk_tokens, limits.interval
+    if settings.longest_stall_ms is not None:
+        chunk = chunk_for(settings.longest_stall_ms, pace.dear_prompt_token_ms)
+    if settings.itl_target is not None:
+        token_ms = pace.prompt_token_ms
+        chunk_ms = None if token_ms is None else token_ms * chunk
+        interval = interval_for(settings.itl_target, pace.decode_ms, chunk_ms, max(1, prefills))
+    return PrefillLimits(chunk_tokens=chunk, interval=interval)

@@ -1,0 +1,162 @@
+"""KV memory, preemption and the prefix cache, in a worker driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+
+from inference.dispatch import claims
+from inference.dispatch.claims import ClaimOutcome
+from inference.engine.engine import Engine
+from inference.messages import EndState
+from inference.models import LanguageModel
+from inference.scheduling.memory import Verdict
+from inference.worker.requests import MakeRoom
+from tests.inference.doors import entitled_principal
+from tests.inference.worker.conftest import (
+    ENDLESS,
+    GREEDY,
+    PROMPT,
+    SETTINGS,
+    HandDrivenWorker,
+    alone,
+    end_of,
+    submit,
+    tokens_of,
+)
+
+HIGH, NORMAL, LOW = "high", "normal", "low"
+
+
+@pytest.fixture
+def of_one_slot(model: LanguageModel, engine: Engine, valkey: redis.Redis) -> Iterator[HandDrivenWorker]:
+    yield HandDrivenWorker(engine, valkey, model.name, settings=replace(SETTINGS, slots=1))
+    for key in engine.keys:
+        engine.drop(key)
+
+
+def ask(model: LanguageModel, lane: str, **changes: Any) -> str:
+    """Accept one generation in ``lane``, of a tenant of its own; its id."""
+    return submit(model, by=entitled_principal(lane), requested_lane=lane, **changes)
+
+
+def look(worker: HandDrivenWorker) -> ClaimOutcome:
+    """What a claim comes to that finds no room."""
+    outcome = claims.claim(worker.client, worker.name, "tiny", 5.0, capacity=worker.memory.capacity())
+    assert outcome.claim is None
+    return outcome
+
+
+def make_room(worker: HandDrivenWorker) -> str | None:
+    """Ask the tick thread to preempt for what comes first."""
+    request = MakeRoom(look(worker).deferred)
+    worker.loop.ask(request)
+    worker.turn()
+    return request.answer.result(0)
+
+
+def test_a_higher_lane_takes_the_row_of_a_lower_one_which_goes_on_to_the_token(
+    of_one_slot: HandDrivenWorker, model: LanguageModel, engine: Engine
+) -> None:
+    worker = of_one_slot
+    low = ask(model, LOW, max_tokens=12)
+    worker.claim()
+    worker.turns(5)
+    before = tokens_of(worker.log(low))
+    assert before
+    high = ask(model, HIGH, prompt=PROMPT[:7], max_tokens=3)
+    assert look(worker).deferred[0].verdict is Verdict.DEFER_NO_ROW
+    assert make_room(worker) == high
+    worker.claim(promised=high)
+    worker.run_dry()
+    assert end_of(worker.log(high)).state is EndState.COMPLETED
+    resumed = worker.claim()
+    assert (resumed.task.generation, resumed.epoch, resumed.preemptions) == (low, 2, 1)
+    worker.run_dry()
+    assert tokens_of(worker.log(low)) == alone(engine, PROMPT, GREEDY, 12)
+    assert [entry.seq for entry in worker.log(low)] == list(range(1, len(worker.log(low)) + 1))
+
+
+def test_nobody_is_preempted_for_its_own_or_a_lower_lane(
+    of_one_slot: HandDrivenWorker, model: LanguageModel
+) -> None:
+    worker = of_one_slot
+    running = ask(model, NORMAL, max_tokens=ENDLESS)
+    worker.claim()
+    worker.turns(3)
+    ask(model, NORMAL)
+    assert make_room(worker) is None
+    ask(model, LOW)
+    assert make_room(worker) is None
+    assert worker.loop.roster.find(running) is not None
+
+
+def test_one_sequence_makes_room_twice_and_no_more(
+    of_one_slot: HandDrivenWorker, model: LanguageModel
+) -> None:
+    worker = of_one_slot
+    ask(model, LOW, max_tokens=ENDLESS)
+    for _ in range(2):
+        worker.claim()
+        worker.turns(3)
+        high = ask(model, HIGH, max_tokens=2)
+        assert make_room(worker) == high
+        worker.claim(promised=high)
+        worker.run_dry()
+    worker.claim()
+    worker.turns(3)
+    ask(model, HIGH, max_tokens=2)
+    assert make_room(worker) is None
+
+
+def test_what_does_not_fit_waits_until_it_does_and_what_fits_passes(
+    model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    step = engine.kv_step * engine.kv_bytes_per_token
+    settings = replace(SETTINGS, kv_budget_bytes=4 * step, kv_watermark_percent=0)
+    worker = HandDrivenWorker(engine, valkey, model.name, settings=settings)
+    first = submit(model, max_tokens=2 * engine.kv_step)
+    assert worker.claim().task.generation == first
+    large = submit(model, max_tokens=engine.kv_step)
+    assert look(worker).deferred[0].verdict is Verdict.DEFER_NO_ROOM
+    small = submit(model, max_tokens=2)
+    assert worker.claim().task.generation == small
+    worker.turns(2)
+    worker.loop.roster.leave(worker.loop.roster[first])
+    worker.holdings.release(first, 1)
+    assert worker.claim().task.generation == large
+    assert worker.holdings.occupied()[1] <= 4 * step
+    for key in engine.keys:
+        engine.drop(key)
+
+
+def test_a_chats_next_turn_finds_the_last_one_cached_and_says_so(
+    model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    worker = HandDrivenWorker(
+        engine, valkey, model.name, settings=replace(SETTINGS, prefix_cache_bytes=1 << 24)
+    )
+    worker.turn()
+    prompt = [3 + (7 * i) % 50 for i in range(30)]
+    tenant = entitled_principal()
+    first = submit(model, by=tenant, prompt=prompt, max_tokens=8)
+    worker.claim()
+    worker.run_dry()
+    assert end_of(worker.log(first)).usage.cached_tokens == 0
+    answer = tokens_of(worker.log(first))
+    second = submit(model, by=tenant, prompt=[*prompt, *answer, *PROMPT[:6]], max_tokens=8)
+    worker.claim()
+    worker.run_dry()
+    cached = end_of(worker.log(second)).usage.cached_tokens
+    assert len(prompt) <= cached < len(prompt) + len(answer) + 6
+    stranger = submit(model, prompt=prompt, max_tokens=2)
+    worker.claim()
+    worker.run_dry()
+    assert end_of(worker.log(stranger)).usage.cached_tokens == 0, "a tenant's prefixes are its own"
+    engine.set_prefix_budget(0)
+    assert tokens_of(worker.log(second)) == alone(engine, [*prompt, *answer, *PROMPT[:6]], GREEDY, 8)
+    assert worker.metrics.prefix_hits.value == 1
