@@ -15,14 +15,19 @@
     device computes while Python publishes.
 ``row``
     What is known of one sequence: enough to run it again from nothing.
+``prefix_cache``, ``row_prefixes``
+    What was run of a sequence is kept, and the next one of its tenant that begins alike starts behind it.
+    The first is a tree of tokens and arrays and knows no batch; the second takes rows out of batches and puts them in.
+``kv_growth``
+    What a sequence's caches take, measured on the model's own.
 ``sampling``, ``penalties``
     How each row's next token is drawn, from its seed and position alone.
 
 Three promises, each with its tests. *The same tokens*: a sequence gets the tokens it would get alone, whoever
-else is in the batch, however its prompt was cut, resumed or not (bit by bit on the stock CPU build; on
-other backends as far as their logits are the same). *A fault costs its own sequence only*: what fails
-together is run again alone. *Nothing for nobody*: log-probabilities of a whole vocabulary are not computed
-unless someone asks.
+else is in the batch, however its prompt was cut, resumed or not, its prefix cached or not (bit by bit on the
+stock CPU build; on other backends as far as their logits are the same). *A fault costs its own sequence
+only*: what fails together is run again alone. *Nothing for nobody*: log-probabilities of a whole vocabulary
+are not computed unless someone asks.
 
 This package is imported by the worker and by the preparation of models, never by the web process.
 Importing it imports neither MLX nor anything else.
