@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -27,6 +26,9 @@ class Counters:
     debt: float
     decode_seconds: float
     prefill_seconds: float
+    #: What the worker schedules by at the moment.
+    chunk: float
+    interval: float
 
     def since(self, earlier: Counters) -> Counters:
         """What was counted in between."""
@@ -39,6 +41,8 @@ class Counters:
             self.debt,
             self.decode_seconds - earlier.decode_seconds,
             self.prefill_seconds - earlier.prefill_seconds,
+            self.chunk,
+            self.interval,
         )
 
 
@@ -68,14 +72,23 @@ def read(platform: Platform) -> Counters:
         debt=value("prefill_debt_tokens"),
         decode_seconds=value("tick_seconds_total", action="decode"),
         prefill_seconds=value("tick_seconds_total", action="prefill"),
+        chunk=value("prefill_chunk_limit_tokens"),
+        interval=value("prefill_interval_ticks"),
     )
 
 
-def settled(platform: Platform, met: Callable[[Counters], bool], timeout_s: float = 30.0) -> Counters:
-    """Read until ``met``. Raises ``RuntimeError`` if that does not come about."""
-    deadline = time.monotonic() + timeout_s
-    while not met(counters := read(platform)):
+def scheduled(platform: Platform, model: str, *, chunk: int, interval: int) -> None:
+    """Have the worker schedule by this chunk and interval. Raises ``RuntimeError`` if it does not within 30 s."""
+    platform.schedule(
+        model,
+        prefill_chunk_tokens=chunk,
+        prefill_interval=interval,
+        longest_stall_ms=None,
+        itl_target=None,
+        prefix_cache_mib=0,
+    )
+    deadline = time.monotonic() + 30.0
+    while (now := read(platform)) and (now.chunk, now.interval) != (chunk, interval):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the worker's counters did not come to what was waited for: {counters}")
+            raise RuntimeError(f"the worker still schedules by chunk {now.chunk}, interval {now.interval}")
         time.sleep(_BEAT_S / 4)
-    return counters

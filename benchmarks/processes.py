@@ -50,6 +50,14 @@ class Platform:
         )
         return done.stdout
 
+    def schedule(self, model: str, **settings: float | None) -> None:
+        """Change how the worker schedules ``model``; it follows within seconds."""
+        options = [
+            f"--{name.replace('_', '-')}={'none' if value is None else value}"
+            for name, value in settings.items()
+        ]
+        self.manage("model", "schedule", model, "--may-starve-prompts", *options)
+
     def key(self) -> str:
         """A new API key of the default tenant."""
         made = self.manage("key", "create", "--tenant", "default", "--name", "benchmark", "--json")

@@ -56,9 +56,7 @@ def main() -> None:
     with processes.platform(arguments.state, arguments.model) as platform:
         key = platform.key()
         for interval in (arguments.interval, 0):
-            platform.schedule(
-                arguments.model, prefill_chunk_tokens=arguments.chunk, prefill_interval=interval
-            )
+            counters.scheduled(platform, arguments.model, chunk=arguments.chunk, interval=interval)
             probe = asyncio.run(
                 _probe(platform, arguments.model, key, arguments.chunk * 14, arguments.stream_tokens)
             )

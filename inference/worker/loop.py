@@ -143,6 +143,8 @@ class TickLoop:
         self._metrics.ticks[decision.action].add()
         self._metrics.tick_seconds[decision.action].add(seconds)
         self._metrics.prefill_debt.set(decision.prefill_debt)
+        self._metrics.chunk_tokens.set(self._limits.chunk_tokens)
+        self._metrics.interval.set(self._limits.interval)
         if decision.action is Action.DECODE:
             self._pace.decoded(seconds)
         elif decision.action is Action.PREFILL:

@@ -82,6 +82,8 @@ class WorkerMetrics:
         self.requeues: Final = of("requeues_total")
         self.settlements: Final = of("settlements_total")
         self.settlement_retries: Final = of("settlement_retries_total")
+        self.chunk_tokens: Final = of("prefill_chunk_limit_tokens")
+        self.interval: Final = of("prefill_interval_ticks")
         self.kv_reserved: Final = of("kv_reserved_bytes")
         self.kv_budget: Final = of("kv_budget_bytes")
         self.prefix_cache: Final = of("prefix_cache_bytes")

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from django import db
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from accounts.actors import command_actor
@@ -31,7 +32,7 @@ from signalbox.configuration import configuration
 
 
 class Command(BaseCommand):
-    help = "Add, list, verify and remove the language models of this installation."
+    help = "Add, list, schedule, verify and remove the language models of this installation."
     # They load the whole site, and set-up runs this command on every start.
     requires_system_checks = []
 
@@ -62,6 +63,21 @@ class Command(BaseCommand):
             help="Leave a model of that name as it is, without looking at the source.",
         )
         verbs.add_parser("list", help="Show the models, offered and retired.")
+        schedule = verbs.add_parser(
+            "schedule",
+            help="Show or change how workers schedule a model; running ones follow within seconds.",
+        )
+        schedule.add_argument("name")
+        for setting in language_models.SETTINGS:
+            field = LanguageModel._meta.get_field(setting)
+            schedule.add_argument(
+                f"--{setting.replace('_', '-')}",
+                metavar="VALUE",
+                help=f"{str(getattr(field, 'help_text', '')).replace('%', '%%')} (`none` where nothing is to be set)",
+            )
+        schedule.add_argument(
+            "--may-starve-prompts", action="store_true", help="Confirms a prefill interval of 0."
+        )
         check = verbs.add_parser("verify", help="Compare a prepared model's files with their checksums.")
         check.add_argument("name")
         remove = verbs.add_parser("remove", help="Offer a model no longer and delete its prepared files.")
@@ -75,6 +91,8 @@ class Command(BaseCommand):
                 self._add(options)
             elif verb == "list":
                 self._list()
+            elif verb == "schedule":
+                self._schedule(options)
             elif verb == "verify":
                 self._verify(options["name"])
             else:
@@ -113,6 +131,29 @@ class Command(BaseCommand):
                 self.stdout.write(f"    {_describe(prepared[name])}, from {prepared[name].record.source}")
         if not rows and not prepared:
             self.stdout.write("No model was added yet. `manage.py model add --help` tells how.")
+
+    def _schedule(self, options: dict[str, Any]) -> None:
+        model = LanguageModel.objects.filter(name=options["name"]).first()
+        if model is None:
+            self._unknown(options["name"])
+        given = {name: options[name] for name in language_models.SETTINGS if options[name] is not None}
+        values = {name: getattr(model, name) for name in language_models.SETTINGS} | given
+        try:
+            for name in given:
+                text = None if given[name] == "none" else given[name]
+                values[name] = LanguageModel._meta.get_field(name).to_python(text)
+            if given:
+                model = language_models.change_settings(
+                    model=model,
+                    **values,
+                    may_starve_prompts=options["may_starve_prompts"],
+                    actor=command_actor("model schedule"),
+                )
+        except ValidationError as error:
+            raise CommandError(" ".join(error.messages)) from error
+        for name in language_models.SETTINGS:
+            value = getattr(model, name)
+            self.stdout.write(f"{name:22} {'-' if value is None else value}")
 
     def _verify(self, name: str) -> None:
         prepared = read_prepared(model_directory(configuration().models_dir, name))

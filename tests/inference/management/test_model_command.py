@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from accounts.models import AuditEvent
 from inference.models import LanguageModel
 from signalbox.configuration import ROOT, configuration
-from tests.factories import GenerationFactory
+from tests.factories import GenerationFactory, LanguageModelFactory
 from tests.inference.engine.preparation.tiny_gguf import write_gguf
 from tests.inference.engine.tiny_model import make_tiny_model
 
@@ -56,6 +57,31 @@ def test_if_missing_does_not_look_at_the_source(gguf_file: Path) -> None:
     LanguageModel.objects.all().delete()
     assert model("add", "/nothing/here.whl", "--name", "tiny", "--if-missing").startswith("tiny is ready")
     assert LanguageModel.objects.filter(name="tiny", retired_at=None).exists()
+
+
+def test_scheduling_changes_what_is_named_and_says_how_it_is_now() -> None:
+    LanguageModelFactory(name="tiny", slots=4)
+    out = model("schedule", "tiny", "--slots", 2, "--kv-budget-mib=64", "--preemption", "False")
+    row = LanguageModel.objects.get(name="tiny")
+    assert (row.slots, row.kv_budget_mib, row.preemption) == (2, 64, False)
+    assert "slots                  2" in out
+    assert "kv_budget_mib          -" in model("schedule", "tiny", "--kv-budget-mib", "none")
+    event = AuditEvent.objects.filter(action="scheduler_settings.change").latest("sequence")
+    assert event.after["kv_budget_mib"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--slots", "0"), "greater than or equal to 1"),
+        (("--slots", "few"), "integer"),
+        (("--prefill-interval", "0"), "starve"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_in_one_line(arguments: tuple[str, str], words: str) -> None:
+    LanguageModelFactory(name="tiny")
+    with pytest.raises(CommandError, match=words):
+        model("schedule", "tiny", *arguments)
 
 
 def test_removing_retires_and_deletes(gguf_file: Path) -> None:
