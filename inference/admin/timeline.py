@@ -27,7 +27,8 @@ _NARROWEST: Final = 0.2
 MOST_ROWS: Final = 12
 _MOST_TICKS: Final = 6
 _MINUTE: Final = 60
-_STEPS_OF_MINUTES: Final = (15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
+_HOUR: Final = 3600
+_STEPS_OF_MINUTES: Final = (30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +78,18 @@ def draw(story: Story) -> Drawing:
 
 
 def ticks(total: float) -> list[tuple[float, str]]:
-    """Round moments from 0 to ``total`` seconds, at most seven, and how they are written."""
+    """Round moments from 0 to ``total`` seconds, at most seven, and how they are written: the last with its unit."""
     step = _step(total)
-    count = int(total / step + 1e-9)
-    if total >= 2 * _MINUTE:
-        return [(i * step, _clock(round(i * step))) for i in range(count + 1)]
-    unit, of_unit = ("ms", 1000.0) if total < 1 else ("s", 1.0)
-    digits = max(0, -math.floor(math.log10(step * of_unit) + 1e-9))
-    return [(i * step, f"{i * step * of_unit:.{digits}f} {unit}" if i else "0") for i in range(count + 1)]
+    moments = [i * step for i in range(int(total / step + 1e-9) + 1)]
+    if total >= 2 * _HOUR:
+        unit, written = "h", [_clock(at / _MINUTE) for at in moments]
+    elif total >= 2 * _MINUTE:
+        unit, written = "min", [_clock(at) for at in moments]
+    else:
+        unit, scale = ("ms", 1000.0) if total < 1 else ("s", 1.0)
+        digits = max(0, -math.floor(math.log10(step * scale) + 1e-9))
+        written = [f"{at * scale:.{digits}f}" for at in moments]
+    return list(zip(moments, ["0", *written[1:-1], f"{written[-1]} {unit}"], strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +275,7 @@ def _step(total: float) -> float:
     )
 
 
-def _clock(seconds: int) -> str:
-    hours, rest = divmod(seconds, 3600)
-    minutes, rest = divmod(rest, 60)
-    if hours:
-        return f"{hours}:{minutes:02}:{rest:02} h"
-    return f"{minutes}:{rest:02} min" if seconds else "0"
+def _clock(of_sixty: float) -> str:
+    """Seconds as minutes and seconds, or minutes as hours and minutes."""
+    whole, part = divmod(round(of_sixty), 60)
+    return f"{whole}:{part:02}"

@@ -94,7 +94,7 @@ def facts(events: Sequence[Event]) -> list[str]:
         run, busy = _sum(chunks, "tokens"), sum(c.get("busy", c.get("s", 0.0)) for c in chunks)
         pieces = sum(chunk.get("merged", 1) for chunk in chunks)
         said.append(f"{_count(run, 'prompt token')} in {_count(pieces, 'chunk')}, {lasted(busy)} of work")
-    first = sum(kind == EventKind.FIRST_TOKEN for _, kind, _ in events)
+    first = sum(1 for _, kind, _ in events if kind == EventKind.FIRST_TOKEN)
     if first or spans:
         later = _sum([details for _, details in spans], "tokens")
         said.append(_count(first + later, "token"))

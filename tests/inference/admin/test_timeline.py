@@ -119,11 +119,11 @@ def test_an_axis_has_few_round_moments_inside_the_drawing(total: float) -> None:
 @pytest.mark.parametrize(
     ("total", "labels"),
     [
-        (0.05, ["0", "10 ms", "20 ms", "30 ms", "40 ms", "50 ms"]),
-        (1.3, ["0", "0.5 s", "1.0 s"]),
-        (75, ["0", "20 s", "40 s", "60 s"]),
-        (1200, ["0", "5:00 min", "10:00 min", "15:00 min", "20:00 min"]),
-        (9000, ["0", "30:00 min", "1:00:00 h", "1:30:00 h", "2:00:00 h", "2:30:00 h"]),
+        (0.05, ["0", "10", "20", "30", "40", "50 ms"]),
+        (1.3, ["0", "0.5", "1.0 s"]),
+        (75, ["0", "20", "40", "60 s"]),
+        (1200, ["0", "5:00", "10:00", "15:00", "20:00 min"]),
+        (9000, ["0", "0:30", "1:00", "1:30", "2:00", "2:30 h"]),
     ],
 )
 def test_moments_are_written_as_people_say_them(total: float, labels: list[str]) -> None:
