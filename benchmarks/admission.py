@@ -17,6 +17,8 @@ from benchmarks.prompts import PROMPTS, chat, long_prompt
 
 #: Tokens that every stream has had before the quiet window begins: batches are formed by then.
 _SETTLED_TOKENS = 6
+#: No prompt is sent twice in a run: a server that keeps prefixes would not run it again.
+_seeds = itertools.count()
 #: Gaps of one stream in each window below which nothing can be said.
 FEWEST_GAPS = 4
 
@@ -32,6 +34,8 @@ class Admission:
     #: Tokens that the streams produced during the admission window, and its length.
     admission_tokens: int
     admission_s: float
+    #: Whether the prompts had their first tokens; else the window was closed before, and times are at least so long.
+    finished: bool
 
     @property
     def longest_gap_s(self) -> float:
@@ -46,36 +50,37 @@ async def admission(
     prompt_tokens: Sequence[int],
     streams: int = 4,
     quiet_s: float = 8.0,
-    settled: Callable[[], None] = lambda: None,
+    longest_s: float = 120.0,
 ) -> Admission:
     """Run the scenario: one long prompt for each of ``prompt_tokens``, all sent at once.
 
-    ``settled`` is called when the quiet window begins. Raises ``RuntimeError`` when a stream ends too early, or a
+    A prompt that starves is given up after ``longest_s``. Raises ``RuntimeError`` when a stream ends too early, or a
     window holds fewer than ``FEWEST_GAPS`` gaps a stream: then the run says nothing.
     """
     running = [
         await OpenStream.start(port, model, chat(prompt), 4000, api_key) for prompt in PROMPTS[:streams]
     ]
+    asked: list[OpenStream] = []
     try:
         readers = [asyncio.create_task(stream.read()) for stream in running]
         await _until(lambda: all(len(stream.arrivals) >= _SETTLED_TOKENS for stream in running), readers)
-        settled()
         quiet_from = time.perf_counter()
         await asyncio.sleep(quiet_s)
         sent = time.perf_counter()
         asked = [
             await OpenStream.start(port, model, chat(long_prompt(tokens, seed)), 1, api_key)
-            for seed, tokens in enumerate(prompt_tokens)
+            for seed, tokens in zip(_seeds, prompt_tokens, strict=False)
         ]
-        await asyncio.gather(*(stream.read() for stream in asked))
+        answers = [asyncio.create_task(stream.read()) for stream in asked]
+        _, starved = await asyncio.wait(answers, timeout=longest_s)
         # A gap that was open when the last first token came belongs to the window too.
         had = [len(stream.arrivals) for stream in running]
         await _until(lambda: all(len(s.arrivals) > n for s, n in zip(running, had, strict=True)), readers)
-        first = [stream.arrivals[0] for stream in asked]
+        first = [stream.arrivals[0] if stream.arrivals else time.perf_counter() for stream in asked]
     finally:
-        for stream in running:
+        for stream in (*running, *asked):
             stream.close()
-    await asyncio.gather(*readers, return_exceptions=True)
+    await asyncio.gather(*readers, *answers, return_exceptions=True)
     quiet = [_gaps(stream.arrivals, quiet_from, sent) for stream in running]
     during = [_gaps(stream.arrivals, sent, max(first)) for stream in running]
     if min(len(gaps) for gaps in quiet) < FEWEST_GAPS:
@@ -86,6 +91,7 @@ async def admission(
         tuple(at - stream.sent for at, stream in zip(first, asked, strict=True)),
         sum(sent < at <= max(first) for stream in running for at in stream.arrivals),
         max(first) - sent,
+        finished=not starved,
     )
 
 

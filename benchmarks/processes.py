@@ -91,10 +91,14 @@ def platform(source_state: Path, model: str) -> Iterator[Platform]:
 
 
 @contextlib.contextmanager
-def mlx_server(model_directory: Path, blas_directory: Path | None) -> Iterator[int]:
+def mlx_server(
+    model_directory: Path, blas_directory: Path | None, prefill_step: int | None = None
+) -> Iterator[int]:
     """Run ``mlx_lm.server``; gives its port. Without a BLAS directory it runs as installed."""
     port = free_port()
-    arguments = [str(model_directory), str(port), *([str(blas_directory)] if blas_directory else [])]
+    arguments = [str(model_directory), str(port), str(blas_directory or "")]
+    if prefill_step is not None:
+        arguments += ["--prefill-step-size", str(prefill_step)]
     with _peer("benchmarks.peers.mlx_server", arguments, stdin=subprocess.DEVNULL) as process:
         _wait(lambda: _answers(port, "/health"), process, None)
         yield port

@@ -1,0 +1,91 @@
+"""Four streams, then one prompt of 2,500 tokens: the longest gap of a stream against the prompt's time to first token.
+
+    python -m benchmarks.admission_frontier [--plot docs/pictures/admission-frontier.svg]
+
+Every chunk with every interval through the API, and beside them, in the same run, ``mlx_lm.server`` with the same BLAS
+at its default prefill step and at 512. The arms alternate; a row is the median of the repeats with their range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import counters, processes
+from benchmarks.admission import Admission, admission
+from benchmarks.plot import scatter
+from benchmarks.trust import refuse_when_busy, spread
+
+_PEERS = {"mlx_lm.server, its default": None, "mlx_lm.server, step 512": 512}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--state", type=Path, default=processes.ROOT / ".signalbox", help="set up by `make up`"
+    )
+    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--chunks", type=int, nargs="+", default=[64, 128, 256])
+    parser.add_argument("--intervals", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[2500], help="several: all at once")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    refuse_when_busy()
+    directory = arguments.state / "models" / arguments.model
+    with contextlib.ExitStack() as stack:
+        platform = stack.enter_context(processes.platform(arguments.state, arguments.model))
+        key = platform.key()
+
+        def ours(chunk: int, interval: int) -> Admission:
+            counters.scheduled(platform, arguments.model, chunk=chunk, interval=interval)
+            return _run(platform.port, arguments.model, key)
+
+        def _run(port: int, model: str, key: str) -> Admission:
+            return asyncio.run(
+                admission(port, model, key, prompt_tokens=arguments.prompt_tokens, longest_s=240)
+            )
+
+        arms: dict[str, Callable[[], Admission]] = {}
+        for name, step in _PEERS.items():
+            port = stack.enter_context(
+                processes.mlx_server(directory, arguments.state / "blas", prefill_step=step)
+            )
+            arms[name] = lambda port=port: _run(port, str(directory), "none")  # type: ignore[misc]
+        for chunk in arguments.chunks:
+            for interval in arguments.intervals:
+                arms[f"chunk {chunk}, interval {interval}"] = lambda c=chunk, i=interval: ours(c, i)  # type: ignore[misc]
+        runs: dict[str, list[Admission]] = {arm: [] for arm in arms}
+        for _ in range(arguments.repeats):
+            for arm, run in arms.items():
+                runs[arm].append(run())
+    print("| arm | longest gap, s | TTFT of the last prompt, s | ITL quiet → admitting, mean ms |")
+    print("| --- | --- | --- | --- |")
+    for arm, measured in runs.items():
+        quiet = statistics.median(1000 * statistics.mean(run.quiet_gaps) for run in measured)
+        during = statistics.median(1000 * statistics.mean(run.admission_gaps) for run in measured)
+        print(
+            f"| {arm} | {spread([run.longest_gap_s for run in measured], 2)} | "
+            f"{spread([max(run.first_token_s) for run in measured], 1)} | {quiet:.0f} → {during:.0f} |"
+        )
+    if arguments.plot:
+        points = {
+            arm: (
+                statistics.median(run.longest_gap_s for run in measured),
+                statistics.median(max(run.first_token_s) for run in measured),
+            )
+            for arm, measured in runs.items()
+        }
+        arguments.plot.write_text(
+            scatter(points, across="longest gap of a stream, s", up="time to first token of the prompt, s")
+        )
+
+
+if __name__ == "__main__":
+    main()
