@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import processes
@@ -56,8 +55,9 @@ def main() -> None:
                 ours: list[float] = []
                 theirs: list[float] = []
                 for repeat in range(arguments.repeats + 1):
-                    first = _run(platform.port, arguments.model, key, clients, size, seeds)
-                    second = _run(server, str(directory), "none", clients, size, seeds)
+                    prompts = [chat(long_prompt(size[0], next(seeds))) for _ in range(clients)]
+                    first = _run(platform.port, arguments.model, key, prompts, size)
+                    second = _run(server, str(directory), "none", prompts, size)
                     if abs(first[0] - second[0]) > 0.02 * max(first[0], second[0]):
                         sys.exit(f"refused: the servers did not do the same work: {first[0]} and {second[0]}")
                     if repeat:
@@ -69,11 +69,10 @@ def main() -> None:
 
 
 def _run(
-    port: int, model: str, key: str, clients: int, size: tuple[int, ...], seeds: Iterator[int]
+    port: int, model: str, key: str, prompts: list[list[dict[str, str]]], size: tuple[int, ...]
 ) -> tuple[int, float]:
     """Tokens of all requests, and seconds until the last had ended."""
     prompt_tokens, max_tokens = size
-    prompts = [chat(long_prompt(prompt_tokens, next(seeds))) for _ in range(clients)]
 
     async def all_of_them() -> int:
         streams = [stream_chat(port, model, prompt, max_tokens, key) for prompt in prompts]
@@ -81,7 +80,7 @@ def _run(
 
     started = time.perf_counter()
     produced = asyncio.run(all_of_them())
-    return produced + clients * prompt_tokens, time.perf_counter() - started
+    return produced + len(prompts) * prompt_tokens, time.perf_counter() - started
 
 
 if __name__ == "__main__":
