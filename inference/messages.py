@@ -179,14 +179,17 @@ class ParkedRow(Struct, frozen=True, kw_only=True):
 class SchedulerSnapshot(Struct, frozen=True, kw_only=True):
     """What a worker's scheduler has before it, as it was ``at`` a moment less than a second ago.
 
-    ``rows`` and ``parked`` may be cut to the first; the heartbeat has their numbers. ``debt`` is in tokens × interval,
-    see ``scheduling.tick``. ``decode_ms`` and ``chunk_ms`` are running medians of one decode tick and one full chunk,
-    None while not measured. KV memory is in bytes; a ``kv_budget`` of 0: it is not accounted for. ``kv_watermark`` and
-    ``kv_cache_budget`` lie within the budget; finished prompts hold ``kv_cached`` of it, apart from ``kv_reserved``.
-    ``recent``: the last ticks, oldest first, by the first letter of their action; ``recent_ms``: how long each took.
+    ``rows`` and ``parked`` are the first of ``decoding`` rows and ``prefills`` unfinished prompts: a snapshot stays
+    small. ``debt`` is in tokens × interval, see ``scheduling.tick``. ``decode_ms`` and ``chunk_ms`` are running medians
+    of one decode tick and one full chunk, None while not measured. KV memory is in bytes; a ``kv_budget`` of 0: it is
+    not accounted for. ``kv_watermark`` and ``kv_cache_budget`` lie within the budget; finished prompts hold
+    ``kv_cached`` of it, apart from ``kv_reserved``. ``recent``: the last ticks, oldest first, by the first letter of
+    their action; ``recent_ms``: how long each took.
     """
 
     at: float
+    decoding: int
+    prefills: int
     rows: list[DecodingRow]
     parked: list[ParkedRow]
     debt: int

@@ -4,8 +4,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseBase
 from django.template.defaultfilters import filesizeformat
+from django.template.response import TemplateResponse
+from django.urls import path
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
@@ -15,6 +18,7 @@ from accounts.admin.filters import RetiredFilter
 from accounts.formatting import EMPTY, code, exactly, number
 from inference import language_models
 from inference.admin.now import living
+from inference.admin.scheduler import scheduler_now
 from inference.admin.scheduler_form import FOLLOWED, SchedulerForm, in_use
 from inference.models import LanguageModel
 
@@ -38,12 +42,16 @@ class LanguageModelAdmin(SiteModelAdmin):
     may_change = True
     form = SchedulerForm
     change_form_outer_before_template = "admin/starvation_warning.html"
+
+    class Media:
+        css = {"all": ("signalbox/admin/scheduler.css",)}
+
     list_display = ("named", "state", "serving", "context", "weights", "size", "slots")
     list_display_links = ("named",)
     list_filter = (RetiredFilter, "architecture", "quantization")
     search_fields = ("name", "architecture", "source")
     search_help_text = "By name, architecture or source"
-    actions_detail = ("retire",)
+    actions_detail = ("scheduler", "retire")
     fieldsets = (
         (
             "Room",
@@ -183,7 +191,35 @@ class LanguageModelAdmin(SiteModelAdmin):
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
         model = self.get_object(request, object_id)
         offered = model is not None and model.retired_at is None
-        return cast(list[Any], super().get_actions_detail(request, object_id)) if offered else []
+        actions = cast(list[Any], super().get_actions_detail(request, object_id))
+        return [one for one in actions if offered or not one.action_name.endswith("retire")]
+
+    def get_urls(self) -> list[Any]:
+        every = self.admin_site.admin_view(self.every_scheduler)
+        return [path("scheduler/", every, name="inference_scheduler"), *super().get_urls()]
+
+    def every_scheduler(self, request: HttpRequest) -> HttpResponseBase:
+        """The schedulers of all models that are offered."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return self._schedulers(request, list(LanguageModel.objects.filter(retired_at=None)))
+
+    @action(description="Scheduler now", icon="speed", url_path="scheduler", permissions=["view"])
+    def scheduler(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        return self._schedulers(request, [self.object_or_404(request, object_id)])
+
+    def _schedulers(self, request: HttpRequest, models: list[LanguageModel]) -> HttpResponseBase:
+        now = scheduler_now(models)
+        if request.headers.get("HX-Request"):
+            return TemplateResponse(request, "admin/scheduler_panels.html", {"scheduler": now})
+        title = f"Scheduler of {models[0]}" if len(models) == 1 else "Scheduler"
+        context = {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "opts": self.opts,
+            "scheduler": now,
+        }
+        return TemplateResponse(request, "admin/scheduler.html", context)
 
     @action(
         description="Retire",

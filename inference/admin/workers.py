@@ -3,9 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils import timezone
-from unfold.decorators import display
+from unfold.decorators import action, display
 
 from accounts.admin.base import RecordAdmin
 from accounts.formatting import EMPTY, ago, exactly, link
@@ -44,6 +46,7 @@ class WorkerAdmin(RecordAdmin):
         ("What it is", {"fields": ("hostname", "pid", "model_link", "device", "blas")}),
         ("Its life", {"fields": ("started_exactly", "seen_exactly", "stopped_exactly")}),
     )
+    actions_detail = ("scheduler",)
     readonly_fields = (
         "state",
         "load",
@@ -111,6 +114,12 @@ class WorkerAdmin(RecordAdmin):
     @display(description="Stopped")
     def stopped_exactly(self, worker: Worker) -> str:
         return exactly(worker.stopped_at) if worker.stopped_at else EMPTY
+
+    @action(description="Scheduler now", icon="speed", url_path="scheduler", permissions=["view"])
+    def scheduler(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        worker = self.object_or_404(request, object_id)
+        page = reverse("admin:inference_languagemodel_scheduler", args=(worker.model_id,))
+        return redirect(f"{page}#worker-{worker.id.hex}")
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         page = super().get_changelist_instance(request)

@@ -40,6 +40,19 @@ class Withdrawal:
     last_seq: int
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingLane:
+    """One lane of one model's queue.
+
+    ``depth``: how many wait. ``skips``: how often the lane was passed over since it was last served. ``first``: what
+    arrived first of all that wait, if anything does.
+    """
+
+    depth: int
+    skips: int
+    first: str | None
+
+
 class DispatchQueue:
     """The queue of every model, through one thread-safe client.
 
@@ -106,6 +119,13 @@ class DispatchQueue:
             for rank in ranks:
                 pipeline.zcard(keys.queue(model, rank))
             return dict(zip(ranks, pipeline.execute(), strict=True))
+
+    def lanes(self, model: str) -> dict[int, WaitingLane]:
+        """The model's lanes by rank, seen at one moment; lanes that were never used are absent. One round trip."""
+        return {
+            int(rank): WaitingLane(int(depth), int(skips) if depth else 0, first.decode() if first else None)
+            for rank, depth, skips, first in functions.lanes(self._client, model)
+        }
 
     def contains(self, generations: Collection[str]) -> set[str]:
         """Those of ``generations`` that wait or run; the others are unknown here, withdrawn or ended."""

@@ -65,6 +65,8 @@ class SnapshotBoard:
         figures = self._figures()
         return SchedulerSnapshot(
             at=time.time(),
+            decoding=self._roster.decoding_rows,
+            prefills=self._roster.prefills,
             rows=[_decoding(sequence) for sequence in self._roster.decoding[:_ROWS]],
             parked=[self._parked(sequence) for sequence in self._roster.parked[:_ROWS]],
             debt=debt,

@@ -88,6 +88,11 @@ UNFOLD: dict[str, Any] = {
             {
                 "items": [
                     {"title": "Now", "icon": "monitor_heart", "link": reverse_lazy("admin:index")},
+                    {
+                        "title": "Scheduler",
+                        "icon": "speed",
+                        "link": reverse_lazy("admin:inference_scheduler"),
+                    },
                     _page("Generations", "forum", "inference_generation"),
                     _page("Workers", "memory", "inference_worker"),
                     _page("Models", "deployed_code", "inference_languagemodel"),

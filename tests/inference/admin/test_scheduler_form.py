@@ -51,6 +51,8 @@ def _beat(model: LanguageModel, worker: str = "a" * 32, **scheduler: Any) -> Hea
     now = time.time()
     snapshot: dict[str, Any] = {
         "at": now,
+        "decoding": 0,
+        "prefills": 0,
         "rows": [],
         "parked": [],
         "debt": 0,

@@ -74,9 +74,13 @@ def test_an_idle_worker_tells_so_at_once_and_keeps_what_it_did(
 ) -> None:
     submit(model, prompt=PROMPT[:4], max_tokens=3)
     worker.claim()
-    worker.run_dry()
+    done: list[Action] = []
+    while Action.IDLE not in done:
+        done.append(worker.turn())
+    assert shown(worker).recent == "".join(action.value[0] for action in done)
+    told = shown(worker).recent
     worker.turns(200)
-    assert (shown(worker).rows, shown(worker).recent) == ([], "pddi")
+    assert (shown(worker).rows, shown(worker).recent) == ([], told)
     assert shown(worker).recent_ms[-1] == 0
 
 
@@ -105,7 +109,7 @@ def test_a_full_worker_s_snapshot_stays_small(worker: HandDrivenWorker, model: L
         worker.claim()
     worker.turn_until(lambda: worker.loop.roster.decoding_rows == 100)
     worker.turns(130)
-    assert len(shown(worker).rows) == 64
+    assert (shown(worker).decoding, len(shown(worker).rows)) == (100, 64)
     assert len(encode(shown(worker))) < 16_000
 
 

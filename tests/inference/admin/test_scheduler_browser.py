@@ -1,0 +1,107 @@
+"""The live scheduler page in a real browser, under a load that a heartbeat tells."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.accounts.admin.test_browser import AdminSite, page, signed_in, site
+
+__all__ = ["page", "signed_in", "site"]
+
+pytestmark = pytest.mark.browser
+
+PAGE = "/admin/inference/languagemodel/scheduler/"
+
+#: One model whose worker is busy in every way, and a queue in two lanes. ``{tokens}``: how far its first row is.
+_BUSY = """
+import time, uuid
+from accounts.models import Lane, Tenant
+from accounts.tenancy import every_tenant
+from inference.dispatch import heartbeats
+from inference.dispatch.queue import dispatch_queue
+from inference.messages import *
+from inference.models import Generation, LanguageModel, Worker
+from signalbox import store
+now, MIB = time.time(), 2**20
+with every_tenant("a test makes rows"):
+    model, _ = LanguageModel.objects.get_or_create(name="llama-3.2-3b-instruct", defaults=dict(directory="m",
+        architecture="llama", context_length=8192, has_chat_template=True, dtype="float16", size_bytes=1))
+    tenants = [Tenant.objects.get_or_create(slug=slug, defaults=dict(name=name))[0].id.hex
+        for slug, name in (("timetable", "Timetable"), ("depot", "Depot and yard operations of the northern region"))]
+    if not Generation.objects.exists():
+        for lane, count in (("high", 1), ("low", 3)):
+            lane = Lane.objects.get(name=lane)
+            for _ in range(count):
+                made = Generation.objects.create(tenant_id=tenants[0], model=model, lane=lane, route="completions",
+                    prompt_tokens=900, max_tokens=64)
+                dispatch_queue().enqueue(GenerationTask(generation=made.id.hex, tenant=tenants[0], model=model.name,
+                    lane=lane.name, lane_rank=lane.rank, weight=1, prompt=[1], max_tokens=64,
+                    sampling=Sampling(seed=1), accepted_at=now))
+rows = [DecodingRow(generation=uuid.uuid5(uuid.NAMESPACE_URL, str(n)).hex, tenant=tenants[n % 2],
+    lane=("high", "normal", "low")[n % 3], tokens=tokens, max_tokens=512, since=now - 2 - 3 * n)
+    for n, tokens in enumerate(({tokens}, 231, 498, 77, 160))]
+parked = [ParkedRow(generation=uuid.uuid5(uuid.NAMESPACE_DNS, lane).hex, tenant=tenant, lane=lane, done=done,
+    total=total, since=since) for tenant, lane, done, total, since in (
+        (tenants[0], "normal", 1408, 2500, now - 4), (tenants[1], "low", 256, 6144, now - 11))]
+recent = ("pdddd" * 24)[:118] + "di"
+scheduler = SchedulerSnapshot(at=now, decoding=5, prefills=2, rows=rows, parked=parked, debt=384, chunk=128, interval=4,
+    decode_ms=22.4, chunk_ms=118.0, kv_reserved=1750 * MIB, kv_budget=4096 * MIB, kv_watermark=205 * MIB,
+    kv_cached=610 * MIB, kv_cache_budget=1024 * MIB, lane_floor=4, preemption=True, recent=recent,
+    recent_ms=[{{"i": 0, "p": 90 + 7 * n % 60, "d": 20 + 5 * n % 7}}[one] for n, one in enumerate(recent)])
+heartbeats.HEARTBEAT_TTL_S = 120
+heartbeats.beat(store.sync_client(), Heartbeat(worker="a" * 32, model=model.name, hostname="mac-studio.local", pid=4711,
+    started_at=now - 9000, sent_at=now, progressed_at=now + 100, ready=True, draining=False, blas="Accelerate",
+    device="Apple M1 Ultra", decoding=5, prefilling=2, slots=8, scheduler=scheduler,
+    counters={{'preemptions_total{{lane="low"}}': 3.0, 'deferrals_total{{lane_rank="2"}}': 11.0}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def busy(site: AdminSite) -> AdminSite:
+    site.python(_BUSY.format(tokens=12))
+    return site
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_of_a_busy_worker_can_be_seen_in_both_schemes(busy: AdminSite, page: Page, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(PAGE)
+    box = page.locator(".sb-box")
+    ground = box.evaluate("element => getComputedStyle(element).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+    expect(page.get_by_role("img", name=re.compile("× prefill, .*× decode, "))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("reserved for what runs"))).to_be_visible()
+    expect(page.get_by_role("progressbar", name="1408 of 2500 tokens")).to_be_visible()
+    expect(page.get_by_text("after 2 decode ticks, about 45 ms")).to_be_visible()
+    fills = {
+        name: page.locator(f".sb-{name}").first.evaluate("element => getComputedStyle(element).fill")
+        for name in ("tick-decode", "tick-prefill", "kv-cached", "kv-watermark")
+    }
+    assert len(set(fills.values()) | {ground}) == 5, fills
+
+
+def test_it_follows_the_worker_until_it_is_held_still(busy: AdminSite, page: Page) -> None:
+    page.goto(PAGE)
+    expect(page.get_by_text("12 / 512")).to_be_visible()
+    busy.python(_BUSY.format(tokens=13))
+    expect(page.get_by_text("13 / 512")).to_be_visible(timeout=10_000)
+    page.get_by_label("Hold still").check()
+    told = page.locator("#scheduler time").get_attribute("datetime")
+    busy.python(_BUSY.format(tokens=14))  # takes longer than a refresh
+    expect(page.get_by_text("13 / 512")).to_be_visible()
+    assert page.locator("#scheduler time").get_attribute("datetime") == told
+    page.get_by_label("Hold still").uncheck()
+    expect(page.get_by_text("14 / 512")).to_be_visible(timeout=10_000)
+
+
+def test_the_scheduler_s_pages_are_not_wider_than_a_phone(busy: AdminSite, page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(PAGE)
+    form = page.get_by_role("link", name="Settings").get_attribute("href")
+    assert form is not None
+    for path in (PAGE, form):
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path

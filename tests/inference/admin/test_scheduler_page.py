@@ -1,0 +1,268 @@
+"""The live scheduler page: what it says of a worker's snapshot and of the queue, and what it costs."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts.models import Lane
+from accounts.tenancy import every_tenant
+from inference.admin.scheduler import STRIP_HEIGHT, WorkerNow, scheduler_now
+from inference.dispatch import claims, heartbeats
+from inference.dispatch.queue import DispatchQueue
+from inference.messages import DecodingRow, Heartbeat, ParkedRow, SchedulerSnapshot
+from inference.models import Generation, LanguageModel, Worker
+from signalbox import store
+from tests.factories import GenerationFactory, LanguageModelFactory, TenantFactory, WorkerFactory
+from tests.inference.dispatch.conftest import make_task
+
+MIB = 2**20
+HTMX = {"HX-Request": "true"}
+
+
+def _page(model: LanguageModel) -> str:
+    return reverse("admin:inference_languagemodel_scheduler", args=(model.pk,))
+
+
+def snapshot(**changes: Any) -> SchedulerSnapshot:
+    fields: dict[str, Any] = {
+        "at": time.time(),
+        "decoding": 0,
+        "prefills": 0,
+        "rows": [],
+        "parked": [],
+        "debt": 0,
+        "chunk": 64,
+        "interval": 4,
+    }
+    return SchedulerSnapshot(**{**fields, **changes})
+
+
+def streaming(**changes: Any) -> DecodingRow:
+    fields = {"generation": uuid.uuid4().hex, "tenant": uuid.uuid4().hex, "lane": "normal", "tokens": 10}
+    return DecodingRow(**{**fields, "max_tokens": 100, "since": time.time() - 5, **changes})
+
+
+def waiting(**changes: Any) -> ParkedRow:
+    fields = {"generation": uuid.uuid4().hex, "tenant": uuid.uuid4().hex, "lane": "low", "done": 128}
+    return ParkedRow(**{**fields, "total": 2500, "since": time.time() - 9, **changes})
+
+
+def beat(worker: Worker, scheduler: SchedulerSnapshot | None, **changes: Any) -> Heartbeat:
+    now = time.time()
+    fields: dict[str, Any] = {
+        "worker": worker.id.hex,
+        "model": worker.model.name,
+        "hostname": worker.hostname,
+        "pid": worker.pid,
+        "started_at": now - 60,
+        "sent_at": now,
+        "progressed_at": now,
+        "ready": True,
+        "draining": False,
+        "blas": "OpenBLAS",
+        "device": "cpu",
+        "decoding": scheduler.decoding if scheduler else 0,
+        "prefilling": scheduler.prefills if scheduler else 0,
+        "slots": 8,
+        "counters": {},
+        "scheduler": scheduler,
+    }
+    return Heartbeat(**{**fields, **changes})
+
+
+def told(valkey: redis.Redis, scheduler: SchedulerSnapshot | None, **changes: Any) -> WorkerNow:
+    """What the page makes of a worker that tells ``scheduler``."""
+    worker = WorkerFactory()
+    heartbeats.beat(valkey, beat(worker, scheduler, **changes))
+    with every_tenant("test"):
+        [one] = scheduler_now([worker.model]).models
+    [shown] = one.workers
+    return shown
+
+
+def test_the_page_shows_rows_and_prompts_with_whose_they_are_and_how_far(
+    as_operator: Client, valkey: redis.Redis
+) -> None:
+    tenant, worker = TenantFactory(name="Rail & Co"), WorkerFactory(hostname="mac-1")
+    row, prompt = streaming(tenant=tenant.id.hex, lane="high"), waiting(tenant=tenant.id.hex)
+    shown = snapshot(
+        decoding=3, prefills=1, rows=[row], parked=[prompt], debt=256, recent="dp", recent_ms=[5, 80]
+    )
+    counters = {'preemptions_total{lane="low"}': 2.0, 'preemptions_total{lane="normal"}': 1.0}
+    heartbeats.beat(valkey, beat(worker, shown, counters=counters))
+    text = as_operator.get(_page(worker.model)).content.decode()
+    for words in (
+        "mac-1, process",
+        "Rail &amp; Co",
+        f"gen_{row.generation[:8]}…",
+        reverse("admin:inference_generation_change", args=(uuid.UUID(row.generation),)),
+        "10 / 100",
+        "128 / 2,500",
+        "for 5.",
+        "accepted 9.",
+        "3 of 8 slots",
+        "and 2 more",
+        "after 4 decode ticks",
+        "3 preempted",
+        'aria-label="1 × prefill, median 80 ms, longest 80 ms; 1 × decode, median 5.0 ms, longest 5.0 ms"',
+    ):
+        assert words in text, words
+    assert "style=" not in as_operator.get(_page(worker.model), headers=HTMX).content.decode()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("changes", "headline", "meaning"),
+    [
+        ({}, "at once", "owe nothing"),
+        ({"decoding": 2}, "at once", "No debt is open"),
+        ({"decoding": 2, "debt": 256}, "after 4 decode ticks", "pays 64."),
+        ({"decoding": 2, "debt": 1}, "after 1 decode tick", "pays 64."),
+        (
+            {"decoding": 2, "debt": 256, "prefills": 2},
+            "after 2 decode ticks",
+            "64 for each of 2 waiting prompts",
+        ),
+        ({"decoding": 2, "debt": 256, "decode_ms": 50.0}, "after 4 decode ticks, about 200 ms", "pays"),
+        ({"decoding": 2, "interval": 0}, "when no stream is left", "starve"),
+    ],
+)
+def test_debt_is_told_as_when_prompts_are_run_next(
+    valkey: redis.Redis, changes: dict[str, Any], headline: str, meaning: str
+) -> None:
+    debt = told(valkey, snapshot(**changes)).debt
+    assert debt is not None
+    assert debt.headline == headline
+    assert meaning in debt.meaning
+
+
+@pytest.mark.django_db
+def test_memory_is_drawn_as_parts_of_the_budget(valkey: redis.Redis) -> None:
+    full = snapshot(kv_budget=1000 * MIB, kv_reserved=400 * MIB, kv_cached=100 * MIB, kv_watermark=50 * MIB)
+    shares = told(valkey, full).memory
+    assert [(share.kind, share.x, share.width) for share in shares] == [
+        ("reserved", 0, 40),
+        ("cached", 40, 10),
+        ("free", 50, 45),
+        ("watermark", 95, 5),
+    ]
+    assert told(valkey, full).memory_words.startswith("1000.0\xa0MB: 400.0\xa0MB reserved for what runs")
+    # A budget that was lowered below what runs, and one that nobody keeps.
+    over = told(valkey, snapshot(kv_budget=100, kv_reserved=150, kv_watermark=10)).memory
+    assert sum(share.width for share in over) == 100
+    assert told(valkey, snapshot()).memory == []
+
+
+@pytest.mark.django_db
+def test_the_strip_is_as_high_as_the_longest_tick_and_ends_at_the_right(valkey: redis.Redis) -> None:
+    strip = told(valkey, snapshot(recent="dpi", recent_ms=[5.0, 80.0, 0.0])).strip
+    assert strip is not None
+    decode, prefill, idle = strip.bars
+    assert (prefill.height, prefill.y) == (STRIP_HEIGHT, 0)
+    assert idle.height < decode.height < prefill.height
+    assert strip.width - 6 == idle.x > prefill.x > decode.x
+    assert prefill.title == "prefill, 80 ms"
+    assert told(valkey, snapshot()).strip is None
+
+
+@pytest.mark.django_db
+def test_a_worker_that_tells_nothing_is_shown_all_the_same(valkey: redis.Redis) -> None:
+    shown = told(valkey, None)
+    assert (shown.terms, shown.debt, shown.rows, shown.memory) == (None, None, [], [])
+
+
+def test_the_queue_is_told_by_lane_with_its_wait_and_its_way_to_the_floor(
+    as_operator: Client, valkey: redis.Redis
+) -> None:
+    model = LanguageModelFactory(lane_floor=2)
+    queue, ranks = DispatchQueue(valkey), dict(Lane.objects.values_list("name", "rank"))
+    for lane in ("high", "high", "high", "low"):
+        made = GenerationFactory(model=model, lane=Lane.objects.get(name=lane))
+        with every_tenant("test"):
+            Generation.objects.filter(id=made.id).update(created_at=timezone.now() - timedelta(seconds=90))
+        task = make_task(rank=ranks[lane], model=model.name)
+        queue.enqueue(_named(task, made))
+    for _ in range(2):
+        claims.claim(valkey, "worker", model.name, 30)
+    page = as_operator.get(_page(model))
+    [one] = page.context["scheduler"].models
+    assert [(lane.name, lane.depth, lane.skips, lane.goes_first) for lane in one.lanes] == [
+        ("high", 1, 0, False),
+        ("normal", 0, 0, False),
+        ("low", 1, 2, True),
+    ]
+    text = page.content.decode()
+    for words in ("90.", "2 of 2", "goes first", "No worker runs"):
+        assert words in text
+
+
+def _named(task: Any, generation: Generation) -> Any:
+    return type(task)(
+        **{**{f: getattr(task, f) for f in task.__struct_fields__}, "generation": generation.id.hex}
+    )
+
+
+def test_the_page_says_when_valkey_cannot_be_reached(
+    as_operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LanguageModelFactory()
+    nowhere = redis.Redis(unix_socket_path="/nowhere/valkey.sock")
+    monkeypatch.setattr(store, "shared_client", lambda: nowhere)
+    text = as_operator.get(_page(model)).content.decode()
+    assert "Valkey cannot be reached" in text
+    assert "No worker runs" not in text
+
+
+def test_one_page_shows_every_model_that_is_offered(as_auditor: Client, valkey: redis.Redis) -> None:
+    for name in ("first", "second"):
+        LanguageModelFactory(name=name, prefill_interval=0 if name == "second" else 4)
+    LanguageModelFactory(name="third", retired_at=timezone.now())
+    text = as_auditor.get(reverse("admin:inference_scheduler"), headers=HTMX).content.decode()
+    assert "<html" not in text
+    assert text.index("first") < text.index("second")
+    assert "third" not in text
+    assert text.count("The interval is 0") == 1
+
+
+def test_the_page_is_reached_from_now_and_from_models_and_workers(
+    as_operator: Client, valkey: redis.Redis
+) -> None:
+    worker = WorkerFactory()
+    heartbeats.beat(valkey, beat(worker, snapshot()))
+    assert reverse("admin:inference_scheduler") in as_operator.get(reverse("admin:index")).content.decode()
+    model_page = reverse("admin:inference_languagemodel_change", args=(worker.model.pk,))
+    assert _page(worker.model) in as_operator.get(model_page).content.decode()
+    worker_page = reverse("admin:inference_worker_change", args=(worker.pk,))
+    link = reverse("admin:inference_worker_scheduler", args=(worker.pk,))
+    assert link in as_operator.get(worker_page).content.decode()
+    assert as_operator.get(link)["Location"] == f"{_page(worker.model)}#worker-{worker.id.hex}"
+
+
+def test_who_is_no_staff_is_not_shown_it(as_member: Client) -> None:
+    for url in (_page(LanguageModelFactory()), reverse("admin:inference_scheduler")):
+        assert as_member.get(url).status_code in (302, 403)
+
+
+def test_the_page_costs_as_much_under_load_as_idle(
+    as_operator: Client, valkey: redis.Redis, django_assert_num_queries: Any
+) -> None:
+    model = LanguageModelFactory()
+    queue = DispatchQueue(valkey)
+    for _ in range(2):
+        for lane in Lane.objects.all():
+            made = GenerationFactory(model=model, lane=lane)
+            queue.enqueue(_named(make_task(rank=lane.rank, model=model.name), made))
+        rows = [streaming(tenant=TenantFactory().id.hex) for _ in range(10)]
+        heartbeats.beat(valkey, beat(WorkerFactory(model=model), snapshot(decoding=10, rows=rows)))
+        # The user; the model; lanes; tenants; what waits first.
+        with django_assert_num_queries(5):
+            as_operator.get(_page(model), headers=HTMX)
