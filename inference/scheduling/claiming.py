@@ -57,8 +57,8 @@ class ClaimChoice:
     """The choice, and the worker's next ledger.
 
     ``grant``: None if nothing waits or nothing that waits is admitted; then nothing of the queue changes.
-    ``deferred``: those tried first that lack bytes or a row, in the order in which they were. The first of them for
-    which ``choose_victims`` has an answer may be given room by preemption.
+    ``deferred``: those tried first that lack nothing but bytes or a row, in the order in which they were. The first of
+    them for which ``choose_victims`` has an answer may be given room by preemption.
     """
 
     grant: Grant | None
@@ -94,7 +94,7 @@ def choose_claim(
                     ledger = memory.forgotten(ledger, waiting - {head.generation})
                 service = fair_share.service_of(head, lanes[rank].heads, lanes[rank].virtual_time)
                 grant = Grant(candidate=candidate, service=service, skips=skips)
-                return ClaimChoice(grant=grant, deferrals=ledger, deferred=tuple(lacking.values()))
+                return ClaimChoice(grant=grant, deferrals=ledger, deferred=_admissible(lacking, ledger, cap))
             case Verdict.DEFER_NO_ROOM:
                 ledger = memory.deferred(ledger, head.generation, rank, candidate.bytes)
                 lacking.setdefault(head.generation, candidate)
@@ -103,7 +103,7 @@ def choose_claim(
                 break
             case Verdict.HOLD_FOR_RESERVED:
                 pass
-    return ClaimChoice(grant=None, deferrals=ledger, deferred=tuple(lacking.values()))
+    return ClaimChoice(grant=None, deferrals=ledger, deferred=_admissible(lacking, ledger, cap))
 
 
 def _in_turn(
@@ -132,3 +132,12 @@ def _tried(rank: int, head: Head, capacity: Capacity | None, deferrals: Deferral
     if needs_room and memory.held_back(deferrals, head.generation, rank, cap):
         verdict = Verdict.HOLD_FOR_RESERVED
     return Candidate(lane_rank=rank, head=head, bytes=capacity.bytes_of(head.tokens), verdict=verdict)
+
+
+def _admissible(lacking: Mapping[str, Candidate], deferrals: Deferrals, cap: int) -> tuple[Candidate, ...]:
+    """Those that would be admitted had they room: the grant itself may have made another the reserved request."""
+    return tuple(
+        candidate
+        for generation, candidate in lacking.items()
+        if not memory.held_back(deferrals, generation, candidate.lane_rank, cap)
+    )
