@@ -163,18 +163,22 @@ def accept(
 
 def _room_for_answer(submission: Submission) -> int:
     """The answer's length limit in tokens. Raises ``Refused`` when prompt and answer cannot fit together."""
-    context_length = submission.model.context_length
+    longest = submission.model.longest_sequence
     prompt_tokens = len(submission.prompt)
-    room = context_length - prompt_tokens
+    room = longest - prompt_tokens
     if submission.max_tokens is None and room >= 1:
         return min(submission.model.default_max_tokens, room)
     if submission.max_tokens is not None and submission.max_tokens <= room:
         return submission.max_tokens
     wanted = f" plus {submission.max_tokens} for the answer" if submission.max_tokens is not None else ""
+    limit = (
+        f"This model's context is {longest} tokens"
+        if longest == submission.model.context_length
+        else f"The worker of this model has memory for {longest} tokens of prompt and answer"
+    )
     raise Refused(
         RefusalCode.CONTEXT_LENGTH_EXCEEDED,
-        f"This model's context is {context_length} tokens; the prompt takes {prompt_tokens}{wanted}. "
-        "Shorten the prompt or ask for a shorter answer.",
+        f"{limit}; the prompt takes {prompt_tokens}{wanted}. Shorten the prompt or ask for a shorter answer.",
         param="messages" if submission.route != "completions" else "prompt",
     )
 

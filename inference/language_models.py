@@ -7,6 +7,7 @@ changes nothing and records nothing.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -144,6 +145,13 @@ def change_settings(
             model.save(update_fields=list(SETTINGS))
             audit.record(actor, "scheduler_settings.change", model, before, after)
     return model
+
+
+def note_capacity(model_id: UUID, tokens: int) -> None:
+    """A worker's word on the longest sequence that it has memory for: what is longer is refused when it is sent."""
+    LanguageModel.objects.filter(id=model_id).exclude(kv_capacity_tokens=tokens).update(
+        kv_capacity_tokens=tokens
+    )
 
 
 def _plain_settings(model: LanguageModel) -> dict[str, Any]:

@@ -119,6 +119,11 @@ class LanguageModel(models.Model):
         validators=[MinValueValidator(1)],
         help_text="Answer length of requests that name none; at most what the context leaves.",
     )
+    kv_capacity_tokens = models.PositiveIntegerField(
+        null=True,
+        editable=False,
+        help_text="Tokens of the longest sequence that a worker's KV memory can hold; as its last worker reckoned.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     retired_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="No longer offered since."
@@ -177,6 +182,13 @@ class LanguageModel(models.Model):
     def starves_prompts(self) -> bool:
         """Whether no prompt is run as long as anything streams: the interval is 0 and follows no target."""
         return self.prefill_interval == 0 and self.itl_target is None
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of prompt and answer together, at most: the context's, or what there is memory for."""
+        if self.kv_capacity_tokens is None:
+            return self.context_length
+        return min(self.context_length, self.kv_capacity_tokens)
 
     @property
     def path(self) -> Path:

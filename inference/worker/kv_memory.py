@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.memory import Capacity, Room
 from inference.worker.holdings import Holdings
 
 #: The prefix cache's share of the budget where the operator has set none.
-_CACHE_SHARE = 0.25
+_CACHE_SHARE: Final = 0.25
+#: A model whose caches do not grow: no sequence is too long for its memory.
+_UNLIMITED: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,12 @@ class KvMemory:
             free_rows=self._holdings.slots - rows,
             decoding=self.decoding > 0,
         )
+
+    def longest_sequence(self) -> int:
+        """Tokens of the longest sequence that fits when nothing else runs."""
+        if not self._bytes_per_token:
+            return _UNLIMITED
+        return self.budget.total // (self._bytes_per_token * self._step) * self._step
 
     def cache_budget(self) -> int:
         """Bytes that the prefix cache may have beside what is given to sequences."""

@@ -12,6 +12,7 @@ import structlog
 from django import db
 from django.utils import timezone
 
+from inference import language_models
 from inference.models import LanguageModel, Worker
 from inference.scheduler_settings import SchedulerSettings, settings_of
 from inference.worker.claim_thread import ClaimThread
@@ -79,6 +80,7 @@ class WorkerProcess:
             bytes_per_token=engine.kv_bytes_per_token,
             step=engine.kv_step,
         )
+        language_models.note_capacity(model.id, self._memory.longest_sequence())
         self._settings = SettingsWatch(model.id, settings, self._reconfigure)
         progress = Progress()
         self._settlements = SettlementThread(self._client, self._holdings, self.metrics, self._row)
@@ -156,6 +158,7 @@ class WorkerProcess:
     def _reconfigure(self, settings: SchedulerSettings) -> None:
         """Room is what it is from now on; the ticks follow at the next safe point. On the housekeeping thread."""
         self._memory.budget = self._budget(settings)
+        language_models.note_capacity(self._model.id, self._memory.longest_sequence())
         self._holdings.resize(settings.slots)
         self.loop.ask(Reconfigure(settings))
 

@@ -241,8 +241,14 @@ def test_settings_that_an_operator_changes_are_applied_without_a_restart(
 ) -> None:
     monkeypatch.setattr(housekeeping, "_SETTINGS_S", 0.1)
     worker = start_worker()
-    LanguageModel.objects.update(slots=1, prefill_chunk_tokens=8, prefill_interval=0)
+
+    def capacity() -> int:
+        return LanguageModel.objects.get().kv_capacity_tokens or 0
+
+    before = capacity()
+    LanguageModel.objects.update(slots=1, prefill_chunk_tokens=8, prefill_interval=0, kv_budget_mib=1)
     wait_until(lambda: heartbeat(valkey).slots == 1)
+    assert 0 < capacity() < before, "what a MiB has room for"
     wait_for_state(submit(model), GenerationState.COMPLETED)
     assert worker.process.metrics.prefill_chunks.value == 3, "20 tokens in chunks of 8"
 
