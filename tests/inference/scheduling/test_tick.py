@@ -415,6 +415,54 @@ def test_prompts_add_no_more_than_their_share_to_the_mean_latency_of_streams(
     assert work <= chunks * limits.chunk_tokens
 
 
+#: What may be pending in one tick beside decoding rows: prompts, and a slot job's round (0) or slice 0 (its tokens).
+pending = st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(0, 64)), min_size=1, max_size=80)
+
+
+@given(limits, rows, st.integers(0, 4000), pending)
+def test_prompt_ticks_of_either_kind_never_run_twice_without_a_decode_between(
+    limits: PrefillLimits, decoding: int, open_debt: int, pending: list[tuple[int, int | None]]
+) -> None:
+    """Whatever comes and goes while rows decode; and a row waits for one other tick, or three beside a slot job."""
+    decision, prompts_since, since, slot_job_since = owing(open_debt), 0, 0, False
+    for prefills, slice_tokens in pending:
+        prompt_slice = min(slice_tokens or 0, limits.chunk_tokens)
+        decision = decide_tick(
+            TickState(
+                decoding=decoding,
+                prefills=prefills,
+                next_prefill_tokens=limits.chunk_tokens if prefills else 0,
+                speculative_pending=slice_tokens is not None,
+                speculative_prompt_tokens=prompt_slice,
+                limits=limits,
+                prefill_debt=decision.prefill_debt,
+                speculative_yielded=decision.speculative_yielded,
+                slice_prompt_last=decision.slice_prompt_last,
+            )
+        )
+        if decision.action is Action.DECODE:
+            prompts_since, since, slot_job_since = 0, 0, False
+            continue
+        since, slot_job_since = since + 1, slot_job_since or slice_tokens is not None
+        prompts_since += decision.action is Action.PREFILL or prompt_slice > 0
+        assert prompts_since <= 1
+        assert since <= (3 if slot_job_since else 1)
+
+
+@given(limits, rows, st.integers(0, 8), st.integers(1, 300))
+def test_a_slot_job_takes_one_slice_beside_each_tick_of_the_batch(
+    limits: PrefillLimits, decoding: int, waiting: int, ticks: int
+) -> None:
+    """So a stream's mean latency grows by one slice, and by one more for each chunk: R × (1 + K / interval)."""
+    machine = Machine(limits, decoding, [10**6] * waiting, round_pending=True)
+    for _ in range(ticks):
+        machine.tick()
+    slices, decoded = (machine.actions.count(action) for action in (Action.SPECULATE, Action.DECODE))
+    chunks = machine.actions.count(Action.PREFILL)
+    assert slices <= decoded + chunks + 1
+    assert chunks <= waiting * decoded / limits.interval + 1
+
+
 @given(limits, rows, st.lists(st.integers(1, 200), max_size=4), st.integers(0, 4000))
 def test_debt_ends_with_the_last_stream(
     limits: PrefillLimits, decoding: int, prompts: list[int], debt: int
