@@ -91,7 +91,8 @@ def facts(events: Sequence[Event]) -> list[str]:
     spans = [(at, details) for at, kind, details in events if kind == EventKind.TOKENS]
     said = []
     if chunks:
-        run, busy = _sum(chunks, "tokens"), sum(c.get("busy", c.get("s", 0.0)) for c in chunks)
+        run = _sum(chunks, "tokens")
+        busy = sum(float(chunk["busy"] if "busy" in chunk else chunk.get("s", 0.0)) for chunk in chunks)
         pieces = sum(chunk.get("merged", 1) for chunk in chunks)
         said.append(f"{_count(run, 'prompt token')} in {_count(pieces, 'chunk')}, {lasted(busy)} of work")
     first = sum(1 for _, kind, _ in events if kind == EventKind.FIRST_TOKEN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import cycle, islice
 from typing import Any
 
 import pytest
@@ -193,7 +194,7 @@ def claim_of(generation: str) -> Claim:
         sampling=Sampling(seed=1),
         accepted_at=0.0,
     )
-    return Claim(task=task, epoch=1, log=[], log_lost=False, cancel=None, lapses=0)
+    return Claim(task=task, epoch=1, log=[], log_lost=False, cancel=None, lapses=0, preemptions=0)
 
 
 def recorded(chunks: list[tuple[float, int]], pauses: list[float]) -> list[Event]:
@@ -211,9 +212,16 @@ def recorded(chunks: list[tuple[float, int]], pauses: list[float]) -> list[Event
     return timeline.left(RunOutcome.COMPLETED).events
 
 
+def many(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    """Up to a thousand of them, repeated from a few: Hypothesis itself hardly ever makes lists as long as that."""
+    return st.tuples(st.lists(parts, min_size=1, max_size=5), st.integers(0, 1000)).map(
+        lambda drawn: list(islice(cycle(drawn[0]), drawn[1]))
+    )
+
+
 @given(
-    chunks=st.lists(st.tuples(st.floats(0, 5), st.integers(1, 512)), max_size=900),
-    pauses=st.lists(st.floats(0, 3), max_size=900),
+    chunks=many(st.tuples(st.floats(0, 5), st.integers(1, 512))),
+    pauses=many(st.floats(0, 3)),
 )
 def test_a_timeline_is_bounded_and_merging_loses_no_token(
     chunks: list[tuple[float, int]], pauses: list[float]
