@@ -556,6 +556,11 @@ floods = st.fixed_dictionaries(
 @few
 @given(machines(budgets=AMPLE, chunks=(8, 24)), floods, shapes(prompt=(1, 40), tokens=(1, 20)))
 @example(
+    machine=Machine(PrefillLimits(8, 1), rows=1, preempts=False),
+    saturated={0: [Shape("a", 0, 1, 14, 4)], 1: [Shape("a", 0, 1, 4, 4)], 2: [Shape("a", 0, 1, 4, 4)]},
+    probe=Shape("a", 2, 1, 1, 1),
+)
+@example(
     machine=Machine(PrefillLimits(8, 7), rows=2),
     saturated={lane: [Shape("flood", lane, 1, 4, 4)] for lane in range(LANES)},
     probe=Shape("probe", 2, 60, 20, 20),
@@ -572,9 +577,10 @@ def test_f7_a_low_request_ends_while_every_lane_is_saturated_for_ever(
         worker.tick()
     request = worker.arrive("probe", probe.lane, probe.prompt, probe.max_tokens, probe.length)
     least = min(one.prompt + one.max_tokens for one in saturated[probe.lane])
-    # Of its lane, these may come before it: preempted ones, whose tag may tie with it as they are not charged again;
-    # and once it was charged and preempted itself, as much as it was charged, each of that served up to three times.
-    ties = MOST_PREEMPTIONS * machine.rows + 1 if machine.preempts else 0
+    # Of its lane, these may come before it: one that waited before it came, with the same tag; preempted ones, whose
+    # tag may tie with it as they are not charged again; and once it was charged and preempted itself, as much as it
+    # was charged, each of that served up to three times.
+    ties = 1 + (MOST_PREEMPTIONS * machine.rows if machine.preempts else 0)
     arrears = (1 + MOST_PREEMPTIONS) * (math.ceil(request.cost / least) + 1)
     seen, since = 0, worker.grants
     while not request.ended:
