@@ -77,7 +77,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """What the last ticks did: the higher the bar, the longer the tick, on a logarithmic scale."""
+    """What the last ticks did: the longer the tick, the higher its bar."""
 
     bars: list[Bar]
     words: str
@@ -335,9 +335,7 @@ def _strip(snapshot: SchedulerSnapshot) -> Strip | None:
     first = STRIP_TICKS - len(ticks)
     bars = []
     for place, (letter, ms) in enumerate(ticks, first):
-        height = _LEAST_BAR + (STRIP_HEIGHT - _LEAST_BAR) * (
-            math.log1p(ms) / math.log1p(longest) if ms else 0
-        )
+        height = _LEAST_BAR + (STRIP_HEIGHT - _LEAST_BAR) * (ms / longest if ms else 0)
         action = _ACTIONS.get(letter, "idle")
         title = action if action == "idle" else f"{action}, {_took(ms)}"
         bars.append(

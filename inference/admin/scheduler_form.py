@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django import forms
 from django.template.defaultfilters import filesizeformat
-from unfold.widgets import UnfoldBooleanWidget
+from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from accounts.formatting import EMPTY, number
 from inference import language_models
@@ -21,7 +21,7 @@ class SchedulerForm(forms.ModelForm):  # type: ignore[type-arg]
     may_starve_prompts = forms.BooleanField(
         label="Streams may starve prompts",
         required=False,
-        widget=UnfoldBooleanWidget,
+        widget=UnfoldBooleanSwitchWidget,
         help_text="To be ticked when the interval becomes 0: as long as anything streams, no new prompt is run, and "
         "whoever sent it waits. Meant for measuring, and as a way out.",
     )

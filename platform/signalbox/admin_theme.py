@@ -17,6 +17,16 @@ def _page(title: str, icon: str, model: str) -> dict[str, Any]:
     return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{model}_changelist")}
 
 
+def _is_scheduler(request: HttpRequest) -> bool:
+    return request.path.endswith("/scheduler/")
+
+
+def _is_models(request: HttpRequest) -> bool:
+    """The scheduler's pages lie below the models', and have an entry of their own."""
+    models = str(reverse_lazy("admin:inference_languagemodel_changelist"))
+    return request.path.startswith(models) and not _is_scheduler(request)
+
+
 def _subheader(request: HttpRequest) -> str:
     """Who only may look is told so on every page."""
     return "Operations" if request.user.is_superuser else "Operations, read only"
@@ -92,10 +102,11 @@ UNFOLD: dict[str, Any] = {
                         "title": "Scheduler",
                         "icon": "speed",
                         "link": reverse_lazy("admin:inference_scheduler"),
+                        "active": _is_scheduler,
                     },
                     _page("Generations", "forum", "inference_generation"),
                     _page("Workers", "memory", "inference_worker"),
-                    _page("Models", "deployed_code", "inference_languagemodel"),
+                    {**_page("Models", "deployed_code", "inference_languagemodel"), "active": _is_models},
                 ],
             },
             {

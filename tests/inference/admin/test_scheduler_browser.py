@@ -20,7 +20,7 @@ _BUSY = """
 import time, uuid
 from accounts.models import Lane, Tenant
 from accounts.tenancy import every_tenant
-from inference.dispatch import heartbeats
+from inference.dispatch import claims, heartbeats
 from inference.dispatch.queue import dispatch_queue
 from inference.messages import *
 from inference.models import Generation, LanguageModel, Worker
@@ -32,7 +32,7 @@ with every_tenant("a test makes rows"):
     tenants = [Tenant.objects.get_or_create(slug=slug, defaults=dict(name=name))[0].id.hex
         for slug, name in (("timetable", "Timetable"), ("depot", "Depot and yard operations of the northern region"))]
     if not Generation.objects.exists():
-        for lane, count in (("high", 1), ("low", 3)):
+        for lane, count in (("high", 3), ("low", 3)):
             lane = Lane.objects.get(name=lane)
             for _ in range(count):
                 made = Generation.objects.create(tenant_id=tenants[0], model=model, lane=lane, route="completions",
@@ -40,6 +40,8 @@ with every_tenant("a test makes rows"):
                 dispatch_queue().enqueue(GenerationTask(generation=made.id.hex, tenant=tenants[0], model=model.name,
                     lane=lane.name, lane_rank=lane.rank, weight=1, prompt=[1], max_tokens=64,
                     sampling=Sampling(seed=1), accepted_at=now))
+        for _ in range(2):  # two of the high lane are served past the low one
+            claims.claim(store.sync_client(), "b" * 32, model.name, 600)
 rows = [DecodingRow(generation=uuid.uuid5(uuid.NAMESPACE_URL, str(n)).hex, tenant=tenants[n % 2],
     lane=("high", "normal", "low")[n % 3], tokens=tokens, max_tokens=512, since=now - 2 - 3 * n)
     for n, tokens in enumerate(({tokens}, 231, 498, 77, 160))]
@@ -76,6 +78,7 @@ def test_all_of_a_busy_worker_can_be_seen_in_both_schemes(busy: AdminSite, page:
     expect(page.get_by_role("img", name=re.compile("reserved for what runs"))).to_be_visible()
     expect(page.get_by_role("progressbar", name="1408 of 2500 tokens")).to_be_visible()
     expect(page.get_by_text("after 2 decode ticks, about 45 ms")).to_be_visible()
+    expect(page.get_by_role("row", name="low")).to_contain_text("2 of 4")
     fills = {
         name: page.locator(f".sb-{name}").first.evaluate("element => getComputedStyle(element).fill")
         for name in ("tick-decode", "tick-prefill", "kv-cached", "kv-watermark")
