@@ -66,6 +66,8 @@ def draw(story: Story) -> Drawing:
     latest = max((run.ended for run in story.runs), default=0.0)
     axis = _Axis(max(story.until, latest, story.claimed or 0.0, 0.001))
     rows = list(_rows(story, axis))
+    for row in rows:  # a cancel may have been asked for in the middle of what else is told
+        row.lines.sort(key=lambda line: line.at)
     return Drawing(
         rows=rows[-MOST_ROWS:],
         undrawn=rows[:-MOST_ROWS],
@@ -213,7 +215,6 @@ def _end(row: Row, run: Run, axis: _Axis) -> None:
     line = words.end_of(run.outcome, run.ended, _last_details(run))
     row.marks.append(DrawnMark(kind=Mark.END, x=axis.x(run.ended), title=line.title, outcome=run.outcome))
     row.lines.append(line)
-    row.lines.sort(key=lambda one: one.at)  # a cancel may have been asked for in the middle of it
 
 
 def _wait(row: Row, story: Story, since: float, until: float, axis: _Axis) -> None:

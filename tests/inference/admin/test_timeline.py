@@ -192,10 +192,14 @@ def test_between_two_runs_it_waits_again() -> None:
             [["waiting", "end"], ["waiting"]],
         ),
         ({"cancel_asked": 9.0}, [["waiting", "cancel_asked"]]),
+        ({"epoch": 1, "claimed": 4.0, "cancel_asked": 9.0}, [["waiting", "running", "cancel_asked"]]),
     ],
 )
 def test_a_live_generation_is_drawn_so_far(changes: dict[str, Any], drawn: list[list[str]]) -> None:
-    assert shapes(draw(story(live=True, **changes))) == drawn
+    drawing = draw(story(live=True, **changes))
+    assert shapes(drawing) == drawn
+    for row in drawing.rows:
+        assert [line.at for line in row.lines] == sorted(line.at for line in row.lines)
 
 
 def test_what_ended_in_the_queue_is_a_wait_and_an_end() -> None:
