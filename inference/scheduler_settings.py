@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 from django.core.exceptions import ValidationError
+from django.db.models import Field
 
 from inference.models import LanguageModel
 from inference.scheduling.tick import PrefillLimits
@@ -50,7 +51,7 @@ def settings_of(model: LanguageModel) -> SchedulerSettings:
     target = _usable(model, "itl_target")
     if interval == 0 and target is None and model.itl_target is not None:
         # Who wrote the target did not mean to let streams starve prompts, whatever the interval beside it says.
-        interval = _default(model, "prefill_interval")
+        interval = _default("prefill_interval")
     budget, cache = _usable(model, "kv_budget_mib"), _usable(model, "prefix_cache_mib")
     if budget is not None and cache is not None:
         cache = min(cache, budget)
@@ -71,15 +72,19 @@ def _usable(model: LanguageModel, name: str) -> Any:
     """The row's value if the field's own rules accept it, else the field's default."""
     value = getattr(model, name)
     try:
-        return LanguageModel._meta.get_field(name).clean(value, model)
+        return _field(name).clean(value, model)
     except ValidationError as error:
-        default = _default(model, name)
+        default = _default(name)
         _report(model.name, name, repr(value), repr(default), " ".join(error.messages))
         return default
 
 
-def _default(model: LanguageModel, name: str) -> Any:
-    return model._meta.get_field(name).get_default()
+def _default(name: str) -> Any:
+    return _field(name).get_default()
+
+
+def _field(name: str) -> Field[Any, Any]:
+    return cast("Field[Any, Any]", LanguageModel._meta.get_field(name))
 
 
 @lru_cache(maxsize=256)

@@ -188,7 +188,8 @@ def _waiting(model: str) -> dict[int, WaitingLane] | None:
 
 def _tenant_names(beats: Iterable[Heartbeat]) -> dict[str, str]:
     snapshots = [beat.scheduler for beat in beats if beat.scheduler is not None]
-    ids = {row.tenant for snapshot in snapshots for row in (*snapshot.rows, *snapshot.parked)}
+    ids = {row.tenant for snapshot in snapshots for row in snapshot.rows}
+    ids |= {row.tenant for snapshot in snapshots for row in snapshot.parked}
     if not ids:
         return {}
     known = Tenant.objects.filter(id__in=[uuid.UUID(hex=one) for one in ids])
