@@ -25,6 +25,8 @@ class ChangeRefusal(StrEnum):
     ALREADY_ENTITLED = "already_entitled"
     ENTITLEMENT_ENDED = "entitlement_ended"
     WEAK_PASSWORD = "weak_password"  # noqa: S105 — a code
+    #: The page that was sent is older than its ticket, or somebody else's.
+    FORM_EXPIRED = "form_expired"
 
 
 class ChangeRefused(Exception):

@@ -8,6 +8,7 @@ Operators (superusers) may change, other staff may look.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -23,9 +24,18 @@ from django.urls import reverse
 from unfold.admin import ModelAdmin, TabularInline
 from unfold.paginator import InfinitePaginator
 
+from accounts.admin.once import TakenBefore, refuse_if_taken, taken_once, ticket_for
 from accounts.admin.trail import trail_of
 from accounts.models import User
 from accounts.refusals import ChangeRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlreadyMade:
+    """What is said to whoever sends a form again whose answer was a secret."""
+
+    title: str
+    meaning: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +47,8 @@ class Question:
     submit: str
     form: type[forms.Form] = forms.Form
     danger: bool = False
+    #: Where the answer is a secret: what a repeated POST is told, which then does nothing.
+    already_made: AlreadyMade | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +68,9 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
 
     may_add = False
     may_change = False
+    #: Where adding shows a secret: what a repeated POST is told. ``save_model`` then writes in ``taken_once``.
+    already_made: AlreadyMade | None = None
+    change_form_before_template = "admin/ticket.html"
     list_per_page = 50
     compressed_fields = True
     warn_unsaved_form = True
@@ -93,11 +108,19 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
             "show_save_and_continue": False,
             **(extra_context or {}),
         }
+        once = self.already_made if object_id is None else None
+        if once:
+            context["ticket"] = ticket_for(request)
         try:
+            if once:
+                refuse_if_taken(request)
             return super().changeform_view(request, object_id, form_url, context)
         except ChangeRefused as refusal:
             request.refusal = refusal  # type: ignore[attr-defined]
             return super().changeform_view(request, object_id, form_url, context)
+        except TakenBefore:
+            assert once is not None
+            return self._say_already_made(request, once)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Fields without Django's pop-ups to add and change what they point to: those have pages of their own."""
@@ -165,6 +188,10 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
             f"{self.admin_site.name}:{obj._meta.app_label}_{obj._meta.model_name}_change", args=(obj.pk,)
         )
 
+    def list_url(self) -> str:
+        """The page that lists all rows."""
+        return reverse(f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_changelist")
+
     def ask(
         self,
         request: HttpRequest,
@@ -177,9 +204,14 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
         ``do`` returns what to tell the operator, or the answer itself. A refusal is shown in the form.
         """
         form = question.form(request.POST if request.method == "POST" else None)
+        once = question.already_made
         if request.method == "POST" and form.is_valid():
             try:
-                done = do(form.cleaned_data)
+                with taken_once(request) if once else nullcontext():
+                    done = do(form.cleaned_data)
+            except TakenBefore:
+                assert once is not None
+                return self._say_already_made(request, once, obj)
             except ChangeRefused as refusal:
                 form.add_error(refusal.field if refusal.field in form.fields else None, refusal.message)
             else:
@@ -194,6 +226,7 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
             "opts": self.opts,
             "object": obj,
             "form": form,
+            "ticket": ticket_for(request) if once else None,
             "back_url": self.url_of(obj),
         }
         return TemplateResponse(request, "admin/question.html", context)
@@ -207,6 +240,18 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
             "opts": self.opts,
         }
         return TemplateResponse(request, "admin/shown_once.html", context)
+
+    def _say_already_made(self, request: HttpRequest, once: AlreadyMade, obj: Any = None) -> HttpResponse:
+        """Answer a repeated POST: ``obj`` is what it was about, None where it made a new row."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": once.title,
+            "already_made": once,
+            "opts": self.opts,
+            "object": obj,
+            "next_url": self.list_url() if obj is None else self.url_of(obj),
+        }
+        return TemplateResponse(request, "admin/already_made.html", context)
 
 
 class RecordAdmin(SiteModelAdmin):

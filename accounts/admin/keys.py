@@ -13,8 +13,9 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminI
 
 from accounts import keys
 from accounts.actors import actor_of
-from accounts.admin.base import Question, ShownOnce, SiteModelAdmin
+from accounts.admin.base import AlreadyMade, Question, ShownOnce, SiteModelAdmin
 from accounts.admin.filters import KeyStateFilter
+from accounts.admin.once import taken_once
 from accounts.authentication import KeyRefusal, refusal_of
 from accounts.formatting import EMPTY, ago, code, link, time_field
 from accounts.models import ApiKey, Scope, User
@@ -51,6 +52,13 @@ class RotationForm(forms.Form):
 @admin.register(ApiKey)
 class ApiKeyAdmin(SiteModelAdmin):
     may_add = may_change = True
+    already_made = AlreadyMade(
+        title="This key was made already",
+        meaning=[
+            "The same form came again, as when a page is reloaded. No second key was made.",
+            "The key's text was shown once and cannot be shown again: if it is lost, open the key and rotate it.",
+        ],
+    )
     form = KeyForm
     list_display = ("named", "tenant_link", "state", "scopes_column", "lane", "used", "created")
     list_display_links = ("named",)
@@ -177,9 +185,13 @@ class ApiKeyAdmin(SiteModelAdmin):
         if change:
             keys.change(key=obj, **rights, actor=actor_of(request))
             return
-        issued = keys.create(
-            tenant=values["tenant"], **rights, created_by=cast(User, request.user), actor=actor_of(request)
-        )
+        with taken_once(request):
+            issued = keys.create(
+                tenant=values["tenant"],
+                **rights,
+                created_by=cast(User, request.user),
+                actor=actor_of(request),
+            )
         obj.pk = issued.key.pk
         obj.issued = issued
 
@@ -200,6 +212,13 @@ class ApiKeyAdmin(SiteModelAdmin):
             ],
             submit="Rotate and show the new key",
             form=RotationForm,
+            already_made=AlreadyMade(
+                title="The successor was made already",
+                meaning=[
+                    "The same form came again, as when a page is reloaded. Nothing was changed now.",
+                    "The new key's text was shown once and cannot be shown again: if it is lost, rotate this key again.",
+                ],
+            ),
         )
 
         def rotate(values: dict[str, Any]) -> HttpResponse:

@@ -11,12 +11,17 @@ from unfold.enums import ActionVariant
 
 from accounts import users
 from accounts.actors import actor_of
-from accounts.admin.base import LookInline, Question, ShownOnce, SiteModelAdmin
+from accounts.admin.base import AlreadyMade, LookInline, Question, ShownOnce, SiteModelAdmin
+from accounts.admin.once import taken_once
 from accounts.formatting import EMPTY, ago, time_field
 from accounts.models import Membership, User
 
 # Rights in the admin are two flags of a user; tenants have roles. There is no third system beside them.
 admin.site.unregister(Group)
+
+
+_SENT_AGAIN = "The same form came again, as when a page is reloaded. Nothing was changed now."
+_LOST = "The one-time password was shown once and cannot be shown again: if it is lost, give a new one."
 
 
 class MembershipsOfUser(LookInline):
@@ -40,6 +45,7 @@ class MembershipsOfUser(LookInline):
 @admin.register(User)
 class UserAdmin(SiteModelAdmin):
     may_add = may_change = True
+    already_made = AlreadyMade(title="This user was made already", meaning=[_SENT_AGAIN, _LOST])
     list_display = ("person", "rights", "tenants", "state", "signed_in")
     list_display_links = ("person",)
     list_filter = ("is_active", "is_superuser", "is_staff", "last_login")
@@ -122,7 +128,8 @@ class UserAdmin(SiteModelAdmin):
         if change:
             users.change(user=obj, **values, actor=actor_of(request))
             return
-        issued = users.create(**values, actor=actor_of(request))
+        with taken_once(request):
+            issued = users.create(**values, actor=actor_of(request))
         obj.pk = issued.user.pk
         obj.issued = issued
 
@@ -155,6 +162,7 @@ class UserAdmin(SiteModelAdmin):
             ],
             submit="Make and show the password",
             danger=True,
+            already_made=AlreadyMade(title="The password was made already", meaning=[_SENT_AGAIN, _LOST]),
         )
 
         def reset(values: dict[str, Any]) -> HttpResponse:

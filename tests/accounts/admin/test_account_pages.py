@@ -15,7 +15,7 @@ from accounts import audit
 from accounts.models import AuditEvent, Entitlement, Lane, Membership, Role, Tenant, User
 from accounts.tenancy import every_tenant
 from tests.factories import EntitlementFactory, MembershipFactory, OperatorFactory, TenantFactory, UserFactory
-from tests.fixtures.admin import save
+from tests.fixtures.admin import filled, save
 from tests.fixtures.stored_text import stored_text
 
 
@@ -134,7 +134,7 @@ def test_a_member_is_added_given_a_role_and_let_go(as_operator: Client) -> None:
 
 
 def test_a_new_user_s_password_is_shown_once(as_operator: Client) -> None:
-    answer = as_operator.post(_url("user_add"), {"username": "ada", "email": "ada@example.com"})
+    answer = save(as_operator, _url("user_add"), {"username": "ada", "email": "ada@example.com"})
     ada = User.objects.get(username="ada")
     shown = answer.context["shown"].secret
     assert shown in answer.content.decode()
@@ -144,10 +144,31 @@ def test_a_new_user_s_password_is_shown_once(as_operator: Client) -> None:
     save(as_operator, _url("user_change", ada.pk), {"username": "ada", "is_staff": "on"})
     ada.refresh_from_db()
     assert (ada.is_staff, ada.is_superuser, ada.email) == (True, False, "")
-    again = as_operator.post(_url("user_new_password", ada.pk)).context["shown"].secret
+    again = save(as_operator, _url("user_new_password", ada.pk)).context["shown"].secret
     assert authenticate(username="ada", password=shown) is None
     assert authenticate(username="ada", password=again) == ada
     assert _actions() == ["user.create", "user.change", "user.reset_password"]
+
+
+def test_sending_the_form_of_a_new_user_again_makes_nobody_and_says_so(as_operator: Client) -> None:
+    url = _url("user_add")
+    sent = filled(as_operator, url, {"username": "ada"})
+    as_operator.post(url, sent)
+    again = as_operator.post(url, sent)
+    assert "This user was made already" in again.content.decode()
+    assert User.objects.filter(username="ada").count() == 1
+    assert _actions() == ["user.create"]
+
+
+def test_a_one_time_password_stays_when_its_form_is_sent_again(as_operator: Client) -> None:
+    user = UserFactory(username="ada")
+    url = _url("user_new_password", user.pk)
+    sent = filled(as_operator, url, {})
+    password = as_operator.post(url, sent).context["shown"].secret
+    again = as_operator.post(url, sent)
+    assert "The password was made already" in again.content.decode()
+    assert authenticate(username="ada", password=password) == user
+    assert _actions() == ["user.reset_password"]
 
 
 def test_an_account_is_closed_and_reopened_but_never_the_last_operator_s(

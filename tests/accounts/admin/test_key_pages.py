@@ -13,7 +13,8 @@ from django.utils import timezone
 from accounts.authentication import InvalidKey, authenticate_key
 from accounts.models import ApiKey, AuditEvent, Lane, User
 from accounts.tenancy import every_tenant
-from tests.factories import ApiKeyFactory, TenantFactory
+from tests.factories import ApiKeyFactory, OperatorFactory, TenantFactory
+from tests.fixtures.admin import filled, save
 from tests.fixtures.stored_text import stored_text
 
 _KEY = re.compile(r"sb_[0-9A-Za-z]{12}_[0-9A-Za-z]{49}")
@@ -35,7 +36,7 @@ def _fields(tenant: Any, **changes: Any) -> dict[str, Any]:
 
 def test_a_new_key_is_shown_once_and_kept_nowhere(as_operator: Client, operator: User, valkey: Any) -> None:
     tenant = TenantFactory(name="Rail")
-    answer = as_operator.post(_url("add"), _fields(tenant, default_lane="low"))
+    answer = save(as_operator, _url("add"), _fields(tenant, default_lane="low"))
     assert answer.status_code == 200
     assert "no-store" in answer["Cache-Control"]
     [raw] = set(_KEY.findall(answer.content.decode()))
@@ -64,6 +65,57 @@ def test_a_new_key_is_shown_once_and_kept_nowhere(as_operator: Client, operator:
     assert key.created_by == operator
 
 
+def test_reloading_the_page_that_shows_a_key_makes_no_second_one_and_says_so(as_operator: Client) -> None:
+    sent = filled(as_operator, _url("add"), _fields(TenantFactory()))
+    assert _KEY.search(as_operator.post(_url("add"), sent).content.decode())
+    again = as_operator.post(_url("add"), sent).content.decode()
+    assert "This key was made already" in again
+    assert not _KEY.search(again)
+    with every_tenant("test"):
+        assert ApiKey.objects.count() == 1
+    assert AuditEvent.objects.count() == 1
+
+
+def test_a_form_without_a_ticket_makes_no_key_and_can_be_sent_as_it_comes_back(as_operator: Client) -> None:
+    values = _fields(TenantFactory())
+    page = as_operator.post(_url("add"), values)
+    assert "nothing was made" in page.content.decode()
+    with every_tenant("test"):
+        assert not ApiKey.objects.exists()
+    assert _KEY.search(
+        as_operator.post(_url("add"), {**values, "ticket": page.context["ticket"]}).content.decode()
+    )
+
+
+def test_a_ticket_is_good_for_its_own_person_and_page_only(as_operator: Client) -> None:
+    values = _fields(TenantFactory())
+    key = ApiKeyFactory()
+    of_rotation = filled(as_operator, _url("rotate", key.pk), values)
+    other = Client()
+    other.force_login(OperatorFactory())
+    for sent in (of_rotation, filled(other, _url("add"), values)):
+        as_operator.post(_url("add"), sent)
+    with every_tenant("test"):
+        assert ApiKey.objects.count() == 1
+
+
+def test_a_form_that_was_refused_can_be_sent_again_once_it_is_right(as_operator: Client) -> None:
+    sent = filled(as_operator, _url("add"), _fields(TenantFactory(), name="sb_0123456789ab_" + "x" * 49))
+    assert "contains an API key" in as_operator.post(_url("add"), sent).content.decode()
+    assert _KEY.search(as_operator.post(_url("add"), {**sent, "name": "app"}).content.decode())
+
+
+def test_sending_a_rotation_again_changes_nothing(as_operator: Client) -> None:
+    key: Any = ApiKeyFactory()
+    sent = filled(as_operator, _url("rotate", key.pk), {"overlap": 2})
+    [raw] = set(_KEY.findall(as_operator.post(_url("rotate", key.pk), sent).content.decode()))
+    again = as_operator.post(_url("rotate", key.pk), sent).content.decode()
+    assert "The successor was made already" in again
+    assert authenticate_key(raw)
+    with every_tenant("test"):
+        assert ApiKey.objects.count() == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -76,7 +128,7 @@ def test_a_new_key_is_shown_once_and_kept_nowhere(as_operator: Client, operator:
 def test_a_mistake_is_shown_at_its_field_and_makes_no_key(
     as_operator: Client, changes: dict[str, Any], said: str
 ) -> None:
-    answer = as_operator.post(_url("add"), _fields(TenantFactory(), **changes))
+    answer = save(as_operator, _url("add"), _fields(TenantFactory(), **changes))
     assert answer.status_code == 200
     assert said in answer.content.decode()
     with every_tenant("test"):
@@ -89,7 +141,7 @@ def test_rotating_asks_first_and_shows_the_successor_once(as_operator: Client) -
     assert "Overlap, in hours" in question
     with every_tenant("test"):
         assert ApiKey.objects.count() == 1
-    answer = as_operator.post(_url("rotate", key.pk), {"overlap": 2})
+    answer = save(as_operator, _url("rotate", key.pk), {"overlap": 2})
     [raw] = set(_KEY.findall(answer.content.decode()))
     assert authenticate_key(raw).tenant_id == key.tenant_id
     assert authenticate_key(key.raw)
@@ -101,7 +153,7 @@ def test_rotating_asks_first_and_shows_the_successor_once(as_operator: Client) -
 
 def test_an_impossible_overlap_is_refused_at_its_field(as_operator: Client) -> None:
     key = ApiKeyFactory()
-    answer = as_operator.post(_url("rotate", key.pk), {"overlap": -1})
+    answer = save(as_operator, _url("rotate", key.pk), {"overlap": -1})
     assert "greater than or equal to 0" in answer.content.decode()
     with every_tenant("test"):
         assert ApiKey.objects.count() == 1
@@ -109,10 +161,10 @@ def test_an_impossible_overlap_is_refused_at_its_field(as_operator: Client) -> N
 
 def test_a_verb_s_refusal_is_shown_and_nothing_is_done(as_operator: Client) -> None:
     key: Any = ApiKeyFactory()
-    as_operator.post(_url("rotate", key.pk), {"overlap": 2})
+    save(as_operator, _url("rotate", key.pk), {"overlap": 2})
     with every_tenant("test"):
         ApiKey.objects.filter(rotated_from=key).update(last_used_at=timezone.now())
-    answer = as_operator.post(_url("rotate", key.pk), {"overlap": 2})
+    answer = save(as_operator, _url("rotate", key.pk), {"overlap": 2})
     assert "was rotated already" in answer.content.decode()
 
 
