@@ -39,6 +39,11 @@ def install(*locks: str) -> None:
     stamps.mark(_STAMP, json.dumps({**_kept(lock), **wanted, "python": _version()}))
 
 
+def complete() -> bool:
+    """Whether the environment holds what some version of the lock files named: it can be asked things."""
+    return PYTHON.exists() and "runtime" in _installed()
+
+
 def _kept(lock: Path) -> dict[str, str]:
     """What stays installed beside ``lock``: Node.js is no part of the others, nor they of it."""
     installed = _installed()

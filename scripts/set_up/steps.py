@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from scripts.set_up import browser, commands, environment, frontend, model
-from scripts.set_up.commands import PYTHON
+from scripts.set_up.commands import PYTHON, ROOT
+from scripts.set_up.one_at_a_time import only_one
 from scripts.set_up.problems import SetUpError
 
 _ASK_CONFIGURATION = """
@@ -17,6 +18,16 @@ sys.path.insert(1, "platform")
 from signalbox.configuration import configuration
 settings = configuration()
 print(json.dumps({"state_dir": str(settings.state_dir), "default_model": settings.default_model}))
+"""
+_ASK_WHETHER_IT_RUNS = """
+import sys
+sys.path.insert(1, "platform")
+from signalbox.configuration import configuration
+from signalbox.supervision.instance_lock import AlreadyRunningError, InstanceLock
+try:
+    InstanceLock(configuration().state_dir).refuse_a_second()
+except AlreadyRunningError as error:
+    print(error)
 """
 _PREPARE_BLAS = """
 import sys
@@ -36,7 +47,10 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("purpose", choices=["run", "test"])
     purpose = parser.parse_args(arguments).purpose
     try:
-        _set_up(for_tests=purpose == "test")
+        with only_one(ROOT):
+            if purpose == "run":
+                _refuse_what_runs()
+            _set_up(for_tests=purpose == "test")
     except SetUpError as error:
         print(f"\nSet-up stopped: {error}", file=sys.stderr)
         return 1
@@ -44,6 +58,14 @@ def run(arguments: list[str]) -> int:
         print("\nSet-up interrupted; the next run goes on from here.", file=sys.stderr)
         return 130
     return 0
+
+
+def _refuse_what_runs() -> None:
+    """Raise ``SetUpError`` when the installation runs: nothing is exchanged under it, and nobody waits to hear so."""
+    if not environment.complete():
+        return
+    if running := commands.run("Reading the configuration", [PYTHON, "-c", _ASK_WHETHER_IT_RUNS]).strip():
+        raise SetUpError(running)
 
 
 def _set_up(*, for_tests: bool) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from scripts.set_up import problems, stamps
+from scripts.set_up import problems, stamps, steps
 from scripts.set_up.commands import run
 from scripts.set_up.problems import SetUpError
 from signalbox.configuration import ROOT
+from signalbox.supervision.instance_lock import AlreadyRunningError, InstanceLock
 
 _LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 
@@ -105,3 +108,60 @@ def test_make_lists_its_commands() -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "make up" in listed
     assert "make test" in listed
+
+
+_HOLD = """
+import sys
+from pathlib import Path
+from scripts.set_up.one_at_a_time import only_one
+with only_one(Path(sys.argv[1])):
+    print("has it", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def _set_up_of(directory: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(directory)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_second_set_up_says_whom_it_waits_for_and_goes_on_when_that_one_is_gone(tmp_path: Path) -> None:
+    first = _set_up_of(tmp_path)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "has it\n"
+    second = _set_up_of(tmp_path)
+    assert second.stdout is not None
+    assert f"Another set-up runs here (process {first.pid}); waiting" in second.stdout.readline()
+    # Killed, not ended: the kernel lets go of the lock all the same.
+    first.kill()
+    first.communicate()
+    assert second.stdout.readline() == "has it\n"
+    second.communicate("\n")
+    assert second.returncode == 0
+
+
+def test_set_up_touches_nothing_under_an_installation_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = InstanceLock(tmp_path)
+    lock.acquire()
+    monkeypatch.setenv("SIGNALBOX_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(steps, "_set_up", lambda **_: pytest.fail("set-up went on"))
+    monkeypatch.setattr(steps, "ROOT", tmp_path)
+    assert steps.run(["run"]) == 1
+    assert f"Signalbox runs on {tmp_path} already (process {os.getpid()})" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".set-up.lock", "up.lock"]
+
+
+def test_asking_who_holds_an_installation_never_takes_it(tmp_path: Path) -> None:
+    lock = InstanceLock(tmp_path)
+    assert lock.holder() is None
+    lock.acquire()
+    assert InstanceLock(tmp_path).holder() == os.getpid()
+    with pytest.raises(AlreadyRunningError, match=str(os.getpid())):
+        InstanceLock(tmp_path).acquire()
