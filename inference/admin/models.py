@@ -202,23 +202,22 @@ class LanguageModelAdmin(SiteModelAdmin):
         """The schedulers of all models that are offered."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        return self._schedulers(request, list(LanguageModel.objects.filter(retired_at=None)))
+        return self._schedulers(
+            request, list(LanguageModel.objects.filter(retired_at=None)), title="Scheduler"
+        )
 
     @action(description="Scheduler now", icon="speed", url_path="scheduler", permissions=["view"])
     def scheduler(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
-        return self._schedulers(request, [self.object_or_404(request, object_id)])
+        model = self.object_or_404(request, object_id)
+        return self._schedulers(request, [model], title=f"Scheduler of {model}")
 
-    def _schedulers(self, request: HttpRequest, models: list[LanguageModel]) -> HttpResponseBase:
+    def _schedulers(
+        self, request: HttpRequest, models: list[LanguageModel], *, title: str
+    ) -> HttpResponseBase:
         now = scheduler_now(models)
         if request.headers.get("HX-Request"):
             return TemplateResponse(request, "admin/scheduler_panels.html", {"scheduler": now})
-        title = f"Scheduler of {models[0]}" if len(models) == 1 else "Scheduler"
-        context = {
-            **self.admin_site.each_context(request),
-            "title": title,
-            "opts": self.opts,
-            "scheduler": now,
-        }
+        context = {**self.admin_site.each_context(request), "title": title, "scheduler": now}
         return TemplateResponse(request, "admin/scheduler.html", context)
 
     @action(
