@@ -64,9 +64,10 @@ def settle(
                 cancel_reason=end.cancel_reason or "",
                 failure_code=end.failure.code if end.failure else "",
                 failure_message=end.failure.message if end.failure else "",
+                prompt_tokens=end.usage.prompt_tokens,
                 cached_tokens=end.usage.cached_tokens,
                 completion_tokens=end.usage.completion_tokens,
-                first_token_at=datetime.fromtimestamp(first_token_at, UTC) if first_token_at else None,
+                first_token_at=_first_token_at(generation_id, epoch, first_token_at),
                 ended_at=now,
             )
             if run is not None and (settled or Generation.objects.filter(id=generation_id).exists()):
@@ -107,6 +108,13 @@ def kept_output(generation_id: UUID) -> list[LogEntry] | None:
     """
     output = GenerationOutput.objects.filter(generation_id=generation_id).first()
     return _output_decoder.decode(zlib.decompress(output.events)) if output else None
+
+
+def _first_token_at(generation_id: UUID, epoch: int, told: float | None) -> datetime | None:
+    """When its first token came: as its last owner says, or an earlier one has reported."""
+    if told is not None:
+        return datetime.fromtimestamp(told, UTC)
+    return runs.first_token_at(generation_id) if epoch > 1 else None
 
 
 def _pack(entries: list[LogEntry]) -> bytes:

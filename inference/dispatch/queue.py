@@ -23,9 +23,9 @@ class WithdrawOutcome(StrEnum):
 
     #: It waited (or its worker fell silent) and is out of the queue: the caller writes its end.
     QUEUED = "queued"
-    #: A worker runs it and has been told: that worker writes its end.
+    #: A worker runs it and has been told: that worker writes its end. Or has written it, and is about to settle it.
     RUNNING = "running"
-    #: Its log has its end already: whoever settles it settles that.
+    #: Its log has its end already, and no worker is there to settle it: the caller settles that.
     ENDED = "ended"
     #: It was never here, or its trace has expired. It is barred from being enqueued: the caller writes its end.
     UNKNOWN = "unknown"

@@ -50,6 +50,7 @@ class Generation(models.Model):
     epoch = models.PositiveIntegerField(default=0, help_text="How often a worker claimed it.")
     unattended = models.BooleanField(default=False, help_text="Runs on without a reader.")
     keep_output = models.BooleanField(default=False, help_text="Its events are stored at settlement.")
+    #: The prompt's; once it has ended, those of them that were run or found in the prefix cache.
     prompt_tokens = models.PositiveIntegerField()
     max_tokens = models.PositiveIntegerField()
     cached_tokens = models.PositiveIntegerField(default=0)

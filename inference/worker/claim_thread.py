@@ -16,7 +16,7 @@ from inference.dispatch import claims
 from inference.dispatch.claims import Claim, ClaimOutcome
 from inference.dispatch.wake import WakeListener
 from inference.messages import End
-from inference.models import Generation
+from inference.models import Generation, RunOutcome
 from inference.models.generation import TERMINAL_STATES
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.claiming import Candidate
@@ -29,6 +29,7 @@ from inference.worker.metrics import ClaimKind, WorkerMetrics
 from inference.worker.requests import Admit, MakeRoom
 from inference.worker.settlement_thread import Ended, SettlementThread
 from inference.worker.threads import AWAY, WorkerThread
+from inference.worker.timeline import RunTimeline
 
 _log = structlog.get_logger(__name__)
 
@@ -200,6 +201,7 @@ class ClaimThread(WorkerThread):
     def _give_back(self, claim: Claim) -> None:
         """Let another worker have it. If Valkey cannot be told, the lease lapses."""
         key = claim.task.generation
+        self._settlements.report(RunTimeline(claim).left(RunOutcome.REQUEUED))
         self._holdings.release(key, claim.epoch)
         try:
             claims.requeue(self._client, key, claim.epoch)

@@ -107,6 +107,11 @@ class Holdings:
         with self._changed:
             return self._holds(generation, epoch)
 
+    def runs(self, generation: str, epoch: int) -> bool:
+        """Whether it is held and has not ended."""
+        with self._changed:
+            return self._holds(generation, epoch) and self._held[generation].occupies_slot
+
     def leased(self, generation: str, epoch: int) -> bool:
         """Whether the lease cannot have lapsed yet, by this process's own clock."""
         with self._changed:

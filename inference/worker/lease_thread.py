@@ -51,8 +51,9 @@ class LeaseRenewal:
         epochs, asked_at = self._holdings.epochs(), time.monotonic()
         lost = claims.renew(self._client, self._worker, epochs, self._lease_s)
         self._holdings.renewed({key: epoch for key, epoch in epochs.items() if key not in lost}, asked_at)
-        if lost:
-            dropped = {key: epochs[key] for key in lost}
+        # What has ended is let go of by its settlement, perhaps just now: that is no loss.
+        dropped = {key: epochs[key] for key in lost if self._holdings.runs(key, epochs[key])}
+        if dropped:
             self._metrics.leases_lost.add(len(dropped))
             _log.warning("leases_lost", generations=sorted(dropped))
             self._ask(Drop(dropped))

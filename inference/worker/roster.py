@@ -91,8 +91,10 @@ class Roster:
         if sequence.key in self._begun:
             return 0
         self._begun.add(sequence.key)
-        sequence.cached_tokens = self._engine.cached_tokens(sequence.key)
-        return sequence.cached_tokens
+        cached = self._engine.cached_tokens(sequence.key)
+        if sequence.epoch == 1:
+            sequence.cached_tokens = cached  # later claims find what the generation itself has left there
+        return cached
 
     def produced(self, key: str) -> RunningSequence:
         """It has a token: it decodes from now on."""

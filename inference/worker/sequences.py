@@ -75,7 +75,7 @@ class RunningSequence:
         self.resumed_from = len(self.emitted)
         #: How often it had to make room before this claim.
         self.preemptions = claim.preemptions
-        #: Tokens of the prompt that the prefix cache had.
+        #: Tokens of the prompt that the prefix cache had when the generation first ran.
         self.cached_tokens = 0
         self.first_token_at: float | None = None
         self.timeline = RunTimeline(claim, claimed_at)
@@ -160,7 +160,8 @@ class RunningSequence:
         before, self._last_token_at = self._last_token_at, now
         if before:
             return now - before
-        self.first_token_at = time.time()
+        if not self.resumed_from:
+            self.first_token_at = time.time()
         return None
 
     def _delta(self, tokens: list[int], text: str) -> Delta:

@@ -74,7 +74,7 @@ def test_what_cannot_fit_is_refused_with_both_numbers(
 def test_what_there_is_no_memory_for_is_refused_with_both_numbers(valkey: redis.Redis) -> None:
     model = LanguageModelFactory(context_length=100, kv_capacity_tokens=64, default_max_tokens=60)
     assert accepted(model, prompt=[1] * 10, max_tokens=None).task.max_tokens == 54
-    with pytest.raises(Refused, match="memory for 64 tokens.*takes 10 plus 55") as refusal:
+    with pytest.raises(Refused, match=r"memory for 64 tokens.*takes 10 plus 55") as refusal:
         accepted(model, prompt=[1] * 10, max_tokens=55)
     assert refusal.value.code is RefusalCode.CONTEXT_LENGTH_EXCEEDED
 

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
+import msgspec
 import pytest
 import redis
 from django.db import connection
 
 from accounts.models import LedgerEntry
 from accounts.tenancy import every_tenant, tenant_scope
+from inference import runs
 from inference.dispatch import publishing
-from inference.messages import Delta, End
+from inference.messages import Delta, End, Usage
+from inference.models import RunOutcome
+from inference.runs import EventKind, RunRecord
 from inference.settlement import kept_output, settle, settle_from_log, start
 from tests.factories import GenerationFactory, LanguageModelFactory
 from tests.inference.doors import WORKER, accepted, claimed, end_of, publish_tokens, row
@@ -37,6 +43,39 @@ def test_settling_brings_outcome_and_exact_usage_into_the_ledger_once(valkey: re
     assert settled.first_token_at is not None
     (entry,) = _ledger()
     assert (entry.prompt_tokens, entry.completion_tokens, entry.lane) == (3, 4, "normal")
+
+
+def test_the_record_says_what_the_ledger_says(valkey: redis.Redis) -> None:
+    """A prompt that was never run costs nothing, and is not told to have been."""
+    model = LanguageModelFactory()
+    accepted(model)
+    got = claimed(valkey, model)
+    end = end_of(got, 1)
+    end = msgspec.structs.replace(end, usage=Usage(prompt_tokens=0, completion_tokens=0))
+    assert settle(uuid.UUID(got.task.generation), got.epoch, end)
+    assert row(got.task.generation).prompt_tokens == _ledger()[0].prompt_tokens == 0
+
+
+def test_the_first_token_came_when_an_earlier_run_says(valkey: redis.Redis) -> None:
+    model = LanguageModelFactory()
+    accepted(model)
+    got = claimed(valkey, model)
+    generation_id = uuid.UUID(got.task.generation)
+    now = time.time()
+    runs.write(
+        RunRecord(
+            generation=generation_id,
+            epoch=1,
+            claimed_at=now,
+            ended_at=now,
+            outcome=RunOutcome.PREEMPTED,
+            events=[(2.5, EventKind.FIRST_TOKEN, {})],
+        )
+    )
+    later = msgspec.structs.replace(end_of(got, 1, completion_tokens=4), epoch=2)
+    assert settle(generation_id, 2, later)
+    settled = row(got.task.generation)
+    assert settled.first_token_at == settled.created_at + timedelta(seconds=2.5)
 
 
 def test_of_many_who_settle_at_once_one_does(valkey: redis.Redis) -> None:

@@ -13,14 +13,18 @@ local function take_out(outcome)
   return {outcome, epoch, last_seq}
 end
 
-if state == 'ended' or closed then
+local leased = state == 'running' and tonumber(redis.call('ZSCORE', leases_key(model), generation)) > now_ms()
+
+if state == 'ended' or (closed and not leased) then
   return {'ended', epoch, last_seq}
+elseif closed then
+  return {'running', epoch, last_seq}
 elseif not state then
   return take_out('unknown')
 elseif state == 'withdrawn' then
   return {'queued', epoch, last_seq}
 elseif state == 'running' then
-  if tonumber(redis.call('ZSCORE', leases_key(model), generation)) > now_ms() then
+  if leased then
     redis.call('HSETNX', key, 'cancel', reason)
     redis.call('HSETNX', cancels_key(worker), generation, reason)
     return {'running', epoch, last_seq}

@@ -84,6 +84,8 @@ def test_what_has_its_end_in_the_log_is_said_to_have_ended(queue: DispatchQueue,
     queue.enqueue(task)
     claims.claim(valkey, "worker", MODEL, 30)
     publishing.publish(valkey, "worker", [(task.generation, 1, end(1))])
+    assert queue.withdraw(task.generation, REASON) == Withdrawal(WithdrawOutcome.RUNNING, 1, 1), "it settles"
+    let_lease_lapse(valkey, task.generation)
     assert queue.withdraw(task.generation, REASON) == Withdrawal(WithdrawOutcome.ENDED, 1, 1)
     claims.acknowledge(valkey, task.generation, 1, 0)
     assert queue.withdraw(task.generation, REASON) == Withdrawal(WithdrawOutcome.ENDED, 1, 1)
