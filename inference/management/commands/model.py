@@ -3,11 +3,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from django import db
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import Field
 
 from accounts.actors import command_actor
 from accounts.tenancy import every_tenant
@@ -140,8 +141,8 @@ class Command(BaseCommand):
         values = {name: getattr(model, name) for name in language_models.SETTINGS} | given
         try:
             for name in given:
-                text = None if given[name] == "none" else given[name]
-                values[name] = LanguageModel._meta.get_field(name).to_python(text)
+                field = cast("Field[Any, Any]", LanguageModel._meta.get_field(name))
+                values[name] = field.to_python(None if given[name] == "none" else given[name])
             if given:
                 model = language_models.change_settings(
                     model=model,
