@@ -13,21 +13,15 @@ import argparse
 import asyncio
 import statistics
 import sys
-from pathlib import Path
 
 from benchmarks import counters, processes
 from benchmarks.admission import Admission, admission
+from benchmarks.arguments import parser as arguments_parser
 from benchmarks.trust import percentile, refuse_when_busy, spread
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--state", type=Path, default=processes.ROOT / ".signalbox", help="set up by `make up`"
-    )
-    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser = arguments_parser(__doc__)
     parser.add_argument("--chunk", type=int, default=64)
     parser.add_argument("--intervals", type=int, nargs="+", default=[0, 4, 8, 16, 32])
     parser.add_argument(

@@ -8,7 +8,6 @@ at its default prefill step and at 512. The arms alternate; a row is the median 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import statistics
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from benchmarks import counters, processes
 from benchmarks.admission import Admission, admission
+from benchmarks.arguments import parser as arguments_parser
 from benchmarks.plot import scatter
 from benchmarks.trust import refuse_when_busy, spread
 
@@ -24,13 +24,7 @@ _PEERS = {"mlx_lm.server, its default": None, "mlx_lm.server, step 512": 512}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--state", type=Path, default=processes.ROOT / ".signalbox", help="set up by `make up`"
-    )
-    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser = arguments_parser(__doc__)
     parser.add_argument("--chunks", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--intervals", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[2500], help="several: all at once")
@@ -57,10 +51,10 @@ def main() -> None:
             port = stack.enter_context(
                 processes.mlx_server(directory, arguments.state / "blas", prefill_step=step)
             )
-            arms[name] = lambda port=port: _run(port, str(directory), "none")  # type: ignore[misc]
+            arms[name] = lambda port=port: _run(port, str(directory), "none")
         for chunk in arguments.chunks:
             for interval in arguments.intervals:
-                arms[f"chunk {chunk}, interval {interval}"] = lambda c=chunk, i=interval: ours(c, i)  # type: ignore[misc]
+                arms[f"chunk {chunk}, interval {interval}"] = lambda c=chunk, i=interval: ours(c, i)
         runs: dict[str, list[Admission]] = {arm: [] for arm in arms}
         for _ in range(arguments.repeats):
             for arm, run in arms.items():

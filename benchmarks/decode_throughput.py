@@ -11,7 +11,6 @@ machine, is refused.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -20,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import processes
+from benchmarks.arguments import parser as arguments_parser
 from benchmarks.openai_stream import StreamTiming, stream_chat
 from benchmarks.prompts import PROMPTS, chat
 from benchmarks.trust import refuse_when_busy, spread
@@ -29,13 +29,7 @@ Run = Callable[[int], Sequence[Sequence[float]]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--state", type=Path, default=processes.ROOT / ".signalbox", help="set up by `make up`"
-    )
-    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser = arguments_parser(__doc__)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=5)

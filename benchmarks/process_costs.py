@@ -9,13 +9,13 @@ the resident set size.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from pathlib import Path
 
 import psutil
 
 from benchmarks import processes
+from benchmarks.arguments import parser as arguments_parser
 from benchmarks.openai_stream import StreamTiming, stream_chat
 from benchmarks.prompts import PROMPTS, chat
 from benchmarks.trust import refuse_when_busy, spread
@@ -24,13 +24,7 @@ _ROLES = ("valkey-server", "manage.py web", "manage.py worker", "manage.py celer
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--state", type=Path, default=processes.ROOT / ".signalbox", help="set up by `make up`"
-    )
-    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser = arguments_parser(__doc__)
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()

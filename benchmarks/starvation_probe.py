@@ -10,13 +10,12 @@ are. The script fails when either does not show.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks import counters, processes
+from benchmarks.arguments import parser as arguments_parser
 from benchmarks.counters import Counters
 from benchmarks.openai_stream import OpenStream
 from benchmarks.prompts import PROMPTS, chat, long_prompt
@@ -41,13 +40,7 @@ class Probe:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--state", type=Path, default=processes.ROOT / ".signalbox", help="set up by `make up`"
-    )
-    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser = arguments_parser(__doc__)
     parser.add_argument("--chunk", type=int, default=64, help="prefill_chunk_tokens of both arms")
     parser.add_argument("--interval", type=int, default=4, help="prefill_interval of the fair arm")
     parser.add_argument("--stream-tokens", type=int, default=300)

@@ -9,15 +9,14 @@ their range; a repeat in which they did not do the same work (their token counts
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
 import sys
 import time
-from pathlib import Path
 
 from benchmarks import processes
+from benchmarks.arguments import parser as arguments_parser
 from benchmarks.openai_stream import stream_chat
 from benchmarks.prompts import chat, long_prompt
 from benchmarks.trust import refuse_when_busy, spread
@@ -27,13 +26,7 @@ _WORK = {"prompt-heavy": (2000, 32), "decode-heavy": (100, 400)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--state", type=Path, default=processes.ROOT / ".signalbox", help="set up by `make up`"
-    )
-    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser = arguments_parser(__doc__)
     parser.add_argument("--work", nargs="+", choices=_WORK, default=list(_WORK))
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--repeats", type=int, default=5)
