@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVarTuple, Unpack
 from uuid import UUID
@@ -19,6 +19,7 @@ import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 from msgspec import UNSET
 
+from accounts.principal import Principal
 from inference import cancellation, intake
 from inference.api import chat_turns, frames, ids
 from inference.api.chat_stream import ChatStream, Stopwatch
@@ -26,6 +27,7 @@ from inference.api.chat_turns import in_thread
 from inference.api.errors import ApiError
 from inference.api.frame_errors import FrameError, FrameErrorCode
 from inference.api.frames import Authenticate, Cancel, Generate, Resume, ServerFrame, TextDelta
+from inference.api.reader_access import ReaderRevoked, reader_access
 from inference.api.refusal_frames import error_frame
 from inference.api.socket_credentials import Credentials, KeyCredentials, SessionCredentials, sockets_of
 from inference.api.streaming import Replay
@@ -56,9 +58,9 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(slots=True)
 class _Outcome:
-    """Whether what was tried was refused."""
+    """What became of what was tried: why it was refused, or None."""
 
-    refused: bool = False
+    error: Exception | None = None
 
 
 class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
@@ -108,7 +110,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             return
         async with self._refusing() as outcome:
             await in_thread(self._credentials.user)()
-        if outcome.refused:
+        if outcome.error is not None:
             for generation in list(self._streams):
                 await in_thread(cancellation.cancel)(generation, CancelReason.ACCESS_REVOKED)
             await self._stop_all()
@@ -149,14 +151,14 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         async with self._refusing() as outcome:
             principal = await in_thread(credentials.principal)()
             await self._tell(frames.Authenticated(tenant=principal.tenant_id.hex))
-        if outcome.refused and self._credentials is credentials:
+        if outcome.error is not None and self._credentials is credentials:
             self._credentials = None
 
     async def _check_key(self) -> None:
         """A key in the handshake that gives no access: say so, and close."""
         async with self._refusing() as outcome:
             await in_thread(self._presented().principal)()
-        if outcome.refused:
+        if outcome.error is not None:
             await self.close(CLOSE_UNAUTHENTICATED)
 
     async def _wait_for_credentials(self) -> None:
@@ -200,7 +202,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _resume(self, frame: Resume, credentials: Credentials) -> None:
         async with self._refusing(generation=frame.generation):
-            generation, entries = await in_thread(chat_turns.find_events)(frame, credentials)
+            principal, generation, entries = await in_thread(chat_turns.find_events)(frame, credentials)
             model = generation.model.name
             if entries is not None:
                 replay = ChatStream(generation.id, model, Replay(entries), stopwatch=None, after=frame.after)
@@ -208,7 +210,12 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 return
             stopwatch = None if frame.after else Stopwatch(generation.created_at.timestamp())
             await self._follow(
-                generation.id, model, stopwatch=stopwatch, after=frame.after, epoch=frame.epoch
+                generation.id,
+                model,
+                stopwatch=stopwatch,
+                after=frame.after,
+                epoch=frame.epoch,
+                reader=principal,
             )
 
     async def _cancel(self, frame: Cancel, credentials: Credentials) -> None:
@@ -226,16 +233,27 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         first: ServerFrame | None = None,
         after: int = 0,
         epoch: int | None = None,
+        reader: Principal | None = None,
     ) -> None:
+        """Follow a generation to its end: as its own client or, with a ``reader``, for as long as that one's access
+        holds."""
         async with (
-            self._refusing(generation=ids.generation_id(generation)),
+            self._refusing(generation=ids.generation_id(generation)) as outcome,
             delivery().follow(generation.hex, after, epoch) as follower,
         ):
             if first is not None:
                 await self._tell(first)
-            await self._forward(
-                generation, ChatStream(generation, model, follower, stopwatch=stopwatch, after=after)
-            )
+            with (
+                nullcontext(follower)
+                if reader is None
+                else reader_access().watched(reader, follower) as source
+            ):
+                await self._forward(
+                    generation, ChatStream(generation, model, source, stopwatch=stopwatch, after=after)
+                )
+        if isinstance(outcome.error, ReaderRevoked) and not isinstance(self._credentials, SessionCredentials):
+            # A key opens nothing more here. A session may have other tenants.
+            await self.close(CLOSE_UNAUTHENTICATED)
 
     async def _forward(self, generation: UUID, stream: ChatStream) -> None:
         """Send the stream's frames, instead of another task that may do so for the same generation."""
@@ -280,7 +298,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         try:
             yield outcome
         except Exception as error:  # noqa: BLE001 — error_frame logs what nobody foresaw
-            outcome.refused = True
+            outcome.error = error
             await self._refuse(error, ref=ref, generation=generation)
 
     async def _refuse(

@@ -10,6 +10,7 @@ from uuid import UUID
 from channels.db import database_sync_to_async
 
 from accounts.models import Scope
+from accounts.principal import Principal
 from accounts.tenancy import tenant_scope
 from inference import cancellation, conversations, intake
 from inference.api import language_models
@@ -82,15 +83,18 @@ def accept(frame: Generate, credentials: Credentials) -> Accepted:
     return intake.accept(principal, submission, within=within)
 
 
-def find_events(frame: Resume, credentials: Credentials) -> tuple[Generation, list[LogEntry] | None]:
-    """The generation to follow, and its events where they are all there already; None: more are to come.
+def find_events(
+    frame: Resume, credentials: Credentials
+) -> tuple[Principal, Generation, list[LogEntry] | None]:
+    """Who may follow which generation, and its events where they are all there already; None: more are to come.
 
     Raises what refuses it, ``LogExpired`` and ``StreamDiverged`` among that.
     """
     principal, generation = credentials.generation(frame.generation)
     require(principal, Scope.INFERENCE, Scope.READ)
     with tenant_scope(principal.tenant_id):
-        return generation, complete_entries(generation, EventId(generation.id, frame.after, frame.epoch))
+        after = EventId(generation.id, frame.after, frame.epoch)
+        return principal, generation, complete_entries(generation, after)
 
 
 def cancel(frame: Cancel, credentials: Credentials) -> None:

@@ -18,6 +18,7 @@ from inference.api.endpoint import Call, Parameter, endpoint
 from inference.api.errors import ApiError, ErrorCode
 from inference.api.generating import lane_headers
 from inference.api.ids import EventId
+from inference.api.reader_access import reader_access
 from inference.api.sampling_parameters import StreamOptions
 from inference.api.streaming import Answering, Replay
 from inference.dispatch import token_log
@@ -163,8 +164,9 @@ class EventsAnswer:
             follower = await attachment.follows.enter_async_context(
                 delivery().follow(generation.hex, self.after.seq, self.after.epoch)
             )
+            reader = attachment.follows.enter_context(reader_access().watched(self.call.principal, follower))
             answering = Answering(
-                generation, follower, self.shape, attachment, options=self.options, after=self.after.seq
+                generation, reader, self.shape, attachment, options=self.options, after=self.after.seq
             )
         try:
             response = await answering.response()
@@ -183,7 +185,12 @@ class EventsAnswer:
     scopes=(Scope.INFERENCE,),
     chunk=ChatCompletionChunk,
     parameters=_EVENT_PARAMETERS,
-    errors=(ErrorCode.GENERATION_NOT_FOUND, ErrorCode.EVENTS_EXPIRED, ErrorCode.STREAM_DIVERGED),
+    errors=(
+        ErrorCode.GENERATION_NOT_FOUND,
+        ErrorCode.EVENTS_EXPIRED,
+        ErrorCode.STREAM_DIVERGED,
+        ErrorCode.ACCESS_REVOKED,
+    ),
 )
 def read_events(call: Call, generation_id: str) -> EventsAnswer:
     """The events of a stream, in the form of the route that it came from: those behind the last one that was read, then
