@@ -52,7 +52,8 @@ class Engine:
     A step that fails as a whole is taken apart: each of its sequences is run again alone, from the tokens
     that are known, and only those that fail alone as well are faulted.
 
-    What was run of a sequence is kept for others of its namespace that begin alike, within a byte budget.
+    What was run of a sequence is kept for others of its namespace that begin alike, within a byte budget; what was
+    published of it, for all.
     """
 
     def __init__(self, model_dir: Path, prefix_cache_bytes: int = 0) -> None:
@@ -116,6 +117,16 @@ class Engine:
         """Change the prefix cache's budget, evicting what no longer fits; 0 turns the cache off."""
         self._check_thread()
         self._prefixes.set_budget(byte_budget)
+
+    def publish(self, prefixes: Sequence[Sequence[int]]) -> None:
+        """Share these prefixes between all namespaces, and none that was published before and is not among them.
+
+        A prefix is kept for all when a sequence that begins with it has run it; nothing that follows it is. One that
+        is no longer published cannot be found any more; sequences that have begun with it go on. Models whose caches
+        cannot be cut (sliding windows, recurrent states) share none.
+        """
+        self._check_thread()
+        self._prefixes.publish(prefixes)
 
     def evict(self, bytes_: int, spare: str | None = None) -> int:
         """Free ``bytes_`` of the prefix cache, of the namespace ``spare`` last; how many were freed."""

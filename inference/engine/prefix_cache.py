@@ -10,7 +10,7 @@ Tokens are compared, never hashes of them. Namespaces share nothing but what is 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -158,7 +158,7 @@ class PrefixCache:
         else:
             last.at_end = new.at_end
         self._bytes += new.nbytes
-        mx.async_eval(new.by_token, new.at_end)
+        mx.async_eval(new.by_token, new.at_end)  # type: ignore[no-untyped-call]
         self._touch(last)
         return True
 
@@ -174,7 +174,26 @@ class PrefixCache:
             if before - self._bytes >= bytes_:
                 break
             self._forget(node)
+            self.counters.evictions += 1
         return before - self._bytes
+
+    def retain(self, namespace: str, sequences: Iterable[Sequence[int]]) -> None:
+        """Forget all of a namespace but what begins one of ``sequences``. Nothing else of it can be found any more."""
+        root = self._roots.get(namespace)
+        if root is None:
+            return
+        kept: set[_Node] = set()
+        for tokens in sequences:
+            for node, count in _walk(root, tuple(tokens)):
+                if count == len(node.tokens):
+                    kept.add(node)
+                else:
+                    upper = self._split(node, count)
+                    self._touch(upper)
+                    kept.add(upper)
+        # In order: what hangs on a node comes before it.
+        for node in [node for node in self._order if node.namespace == namespace and node not in kept]:
+            self._forget(node)
 
     def _find(self, namespace: str, tokens: tuple[int, ...]) -> Hit | None:
         root = self._roots.get(namespace)
@@ -187,7 +206,7 @@ class PrefixCache:
         self._touch(last)
         whole = [node.by_token for node, _ in path[:-1]]
         pieces = [*whole, tuple(_slice(array, 0, count) for array in last.by_token)]
-        by_token = tuple(mx.concatenate(parts, axis=2) for parts in zip(*pieces, strict=True))
+        by_token = tuple(mx.concatenate(list(parts), axis=2) for parts in zip(*pieces, strict=True))
         return Hit(sum(count for _, count in path), KeyValues(by_token, last.at_end or ()))
 
     def _touch(self, node: _Node) -> None:
@@ -208,7 +227,7 @@ class PrefixCache:
         # A copy of each half: a view of the whole would keep all of it when the other half is evicted.
         above = tuple(mx.contiguous(_slice(array, 0, count)) for array in node.by_token)
         below = tuple(mx.contiguous(_slice(array, count, length)) for array in node.by_token)
-        mx.async_eval(above, below)
+        mx.async_eval(above, below)  # type: ignore[no-untyped-call]
         upper = _Node(node.namespace, node.parent, node.tokens[:count], above, () if node.cuttable else None)
         self._attach(upper)
         node.parent, node.tokens, node.by_token = upper, node.tokens[count:], below
@@ -218,7 +237,6 @@ class PrefixCache:
     def _forget(self, leaf: _Node) -> None:
         del self._order[leaf]
         self._bytes -= leaf.nbytes
-        self.counters.evictions += 1
         if leaf.parent is not None:
             del leaf.parent.children[leaf.tokens[0]]
             if leaf.parent.parent is None and not leaf.parent.children:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import mlx.core as mx
 from mlx.nn.layers.base import Module
-from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
 from mlx_lm.models.cache import (
     ArraysCache,
     BatchRotatingKVCache,
@@ -19,7 +19,10 @@ from mlx_lm.models.cache import (
     make_prompt_cache,
 )
 
-from inference.engine.prefix_cache import KeyValues, PrefixCache
+from inference.engine.prefix_cache import PUBLISHED, KeyValues, PrefixCache
+
+if TYPE_CHECKING:
+    from inference.engine.batch import DecodeBatch, PrefillBatch
 
 _log: Final = logging.getLogger(__name__)
 
@@ -44,8 +47,11 @@ class RowPrefixes:
 
     def __init__(self, model: Module, byte_budget: int) -> None:
         self._model = model
-        unknown = {type(cache) for cache in flat(make_prompt_cache(model))} - set(_KINDS)
+        kinds = {type(cache) for cache in flat(make_prompt_cache(model))}
+        unknown = kinds - set(_KINDS)
         self._supported = not unknown
+        self._cuttable = kinds == {KVCache}
+        self._published: tuple[tuple[int, ...], ...] = ()
         if unknown:
             names = ", ".join(sorted(kind.__name__ for kind in unknown))
             _log.warning("prefixes are not kept: the model has caches of an unknown kind (%s)", names)
@@ -55,6 +61,17 @@ class RowPrefixes:
         """Change the cache's budget, where there is a cache."""
         if self._supported:
             self.cache.set_budget(byte_budget)
+
+    def publish(self, prefixes: Iterable[Sequence[int]]) -> None:
+        """Keep these, and no other than these, for every namespace: each as soon as a row has run it.
+
+        Models whose caches cannot be cut between any two tokens publish none.
+        """
+        self._published = tuple(tuple(prefix) for prefix in prefixes)
+        if self._published and not self._cuttable:
+            _log.warning("published prefixes are not used: the model has caches that cannot be cut")
+            self._published = ()
+        self.cache.retain(PUBLISHED, self._published)
 
     def find(self, namespace: str | None, tokens: Sequence[int], beyond: int = 0) -> Prefix | None:
         """The longest prefix of ``tokens`` that is known; None if it has no more than ``beyond`` tokens."""
@@ -67,7 +84,8 @@ class RowPrefixes:
         caches = make_prompt_cache(self._model)
         for cache in flat(caches):
             if isinstance(cache, ArraysCache):
-                cache.cache = [next(at_end) for _ in cache.cache]
+                states: list[Any] = cache.cache
+                states[:] = [next(at_end) for _ in states]
             elif isinstance(cache, RotatingKVCache):
                 keys, values = next(at_end), next(at_end)
                 cache.state = keys, values, hit.length, cache.keep, cache.max_size, keys.shape[2]
@@ -80,19 +98,21 @@ class RowPrefixes:
         if namespace is not None and self.cache.byte_budget:
             self.cache.record(cached)
 
-    def keep(self, namespace: str | None, batch: PromptProcessingBatch | GenerationBatch, key: str) -> None:
+    def keep(self, namespace: str | None, batch: PrefillBatch | DecodeBatch, key: str) -> None:
         """Keep what a batch has run of a sequence.
 
-        Copies are made and not waited for. The batch must not have failed: its caches and its list of tokens
-        are taken to agree.
+        A published prefix that it begins with is kept for all, that and not a token more. Copies are made and not
+        waited for. The batch must not have failed: its caches and its list of tokens are taken to agree.
         """
         if namespace is None or not self.cache.byte_budget:
             return
         index = batch.uids.index(key)
         tokens = batch.tokens[index]
-        self.cache.store(
-            namespace, tokens, lambda start: _read(batch.prompt_cache, index, len(tokens) - start)
-        )
+        read = partial(_read, batch.prompt_cache, index, len(tokens))
+        self.cache.store(namespace, tokens, partial(read, len(tokens)))
+        for prefix in self._published:
+            if tuple(tokens[: len(prefix)]) == prefix:
+                self.cache.store(PUBLISHED, prefix, partial(read, len(prefix)))
 
 
 def flat(caches: Iterable[Any]) -> Iterator[Any]:
@@ -104,25 +124,28 @@ def flat(caches: Iterable[Any]) -> Iterator[Any]:
             yield cache
 
 
-def _read(caches: Iterable[Any], index: int, count: int) -> KeyValues | None:
-    """What a batch's caches hold of the last ``count`` tokens of one row: copies, to be evaluated.
+def _read(caches: Iterable[Any], index: int, length: int, stop: int, start: int) -> KeyValues | None:
+    """What a batch's caches hold of the tokens from ``start`` to ``stop`` of a row that has run ``length``.
 
-    None if a part of the row's state was never set: no batch takes such a row in.
+    Copies, to be evaluated. ``stop`` is the ``length`` if any of the caches cannot be cut. None if a part of the
+    row's state was never set: no batch takes such a row in.
     """
     by_token: list[mx.array] = []
     at_end: list[mx.array] = []
     for cache in flat(caches):
         if isinstance(cache, ArraysCache):
-            if any(state is None for state in cache.cache):
+            states: list[mx.array | None] = cache.cache
+            if any(state is None for state in states):
                 return None
-            at_end += [mx.contiguous(state[index : index + 1]) for state in cache.cache]
+            at_end += [mx.contiguous(state[index : index + 1]) for state in states if state is not None]
         elif isinstance(cache, BatchRotatingKVCache):
-            row = cache.extract(index)
+            row = cache.extract(index)  # type: ignore[no-untyped-call]
             at_end += [mx.contiguous(array[:, :, -row.max_size :]) for array in (row.keys, row.values)]
         else:
             # All rows end at the same position: the padding of the shorter ones is on their left.
-            end = cache.size()
+            begin = cache.size() - length
             by_token += [
-                mx.contiguous(array[index : index + 1, :, end - count :]) for array in cache.keys_and_values()
+                mx.contiguous(array[index : index + 1, :, begin + start : begin + stop])
+                for array in cache.keys_and_values()
             ]
     return KeyValues(tuple(by_token), tuple(at_end))

@@ -27,7 +27,7 @@ from inference.worker.metrics import Fault, Stage, WorkerMetrics
 from inference.worker.outbox import Outbox
 from inference.worker.pace import Pace, limits_by
 from inference.worker.progress import Progress
-from inference.worker.requests import Admit, Cancel, Drain, Drop, MakeRoom, Reconfigure, Request
+from inference.worker.requests import Admit, Cancel, Drain, Drop, MakeRoom, Publish, Reconfigure, Request
 from inference.worker.roster import Roster
 from inference.worker.sequences import TOO_LARGE, RunningSequence, failed_end
 from inference.worker.snapshot import SchedulerFigures, SnapshotBoard
@@ -189,6 +189,8 @@ class TickLoop:
                 self._requeue(request.claim.task.generation, request.claim.epoch)
                 timeline = RunTimeline(request.claim, request.claimed_at)
                 self._outbox.report(timeline.left(RunOutcome.REQUEUED))
+            elif isinstance(request, MakeRoom):
+                request.answer.set_result(None)
         for sequence in self.roster:
             self._leave(sequence, RunOutcome.REQUEUED)
             self._requeue(sequence.key, sequence.epoch)
@@ -294,6 +296,8 @@ class TickLoop:
             case Reconfigure(settings):
                 self._settings = settings
                 self._limits = limits_by(settings, self._pace, self.roster.prefills)
+            case Publish(prefixes):
+                self._engine.publish(prefixes)
             case Drain(grace_s):
                 self._deadline = time.monotonic() + grace_s
 

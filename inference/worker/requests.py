@@ -47,6 +47,13 @@ class Reconfigure:
 
 
 @dataclass(frozen=True, slots=True)
+class Publish:
+    """Share these prefixes, in tokens, between all tenants, and no others any more."""
+
+    prefixes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Return when everything has ended, or ``grace_s`` seconds are over."""
 
@@ -64,4 +71,4 @@ class MakeRoom:
     answer: Future[str | None] = field(default_factory=Future)
 
 
-Request = Admit | Drop | Cancel | Reconfigure | Drain | MakeRoom
+Request = Admit | Drop | Cancel | Reconfigure | Publish | Drain | MakeRoom
