@@ -18,19 +18,18 @@ from inference.messages import CancelReason, End, LogEntry
 from inference.models import RunOutcome
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.claiming import Candidate
-from inference.scheduling.preemption import Occupation, Requester, Victim, choose_victims
 from inference.scheduling.prefill import PrefillLedger, padded_tokens, pick_prefill
 from inference.scheduling.tick import Action, TickDecision, TickState, decide_tick
 from inference.worker.holdings import Holdings
 from inference.worker.kv_memory import KvMemory
 from inference.worker.metrics import Fault, Stage, WorkerMetrics
 from inference.worker.outbox import Outbox
-from inference.worker.pace import Pace, limits_by
 from inference.worker.progress import Progress
 from inference.worker.requests import Admit, Cancel, Drain, Drop, MakeRoom, Publish, Reconfigure, Request
+from inference.worker.room_making import room_for
 from inference.worker.roster import Roster
 from inference.worker.sequences import TOO_LARGE, RunningSequence, failed_end
-from inference.worker.snapshot import SchedulerFigures, SnapshotBoard
+from inference.worker.tick_account import TickAccount
 from inference.worker.timeline import RunTimeline
 
 if TYPE_CHECKING:
@@ -78,11 +77,9 @@ class TickLoop:
         self._metrics = metrics
         self._progress = progress
         self._memory = memory
-        self._settings = settings
-        self._pace = Pace()
-        self._limits = limits_by(settings, self._pace, 0)
         self.roster: Final = Roster(engine)
-        self.board: Final = SnapshotBoard(self.roster, self._figures)
+        self._account = TickAccount(engine, self.roster, holdings, memory, metrics, settings)
+        self.board: Final = self._account.board
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._admissions = 0
         self._last = TickDecision(Action.IDLE, 0, speculative_yielded=False, slice_prompt_last=False)
@@ -111,15 +108,15 @@ class TickLoop:
         parked, chosen, ledger = self.roster.parked_prompts(), tuple[int, ...](), self._ledger
         if parked:
             chosen, ledger = pick_prefill(
-                parked, self._ledger, self._limits.chunk_tokens, self._settings.lane_floor
+                parked, self._ledger, self._account.limits.chunk_tokens, self._account.settings.lane_floor
             )
-        padded = padded_tokens(parked, chosen, self._limits.chunk_tokens)
+        padded = padded_tokens(parked, chosen, self._account.limits.chunk_tokens)
         self._last = decision = decide_tick(
             TickState(
                 decoding=self.roster.decoding_rows,
                 prefills=len(parked),
                 next_prefill_tokens=padded,
-                limits=self._limits,
+                limits=self._account.limits,
                 prefill_debt=self._last.prefill_debt,
                 speculative_yielded=self._last.speculative_yielded,
                 slice_prompt_last=self._last.slice_prompt_last,
@@ -132,54 +129,11 @@ class TickLoop:
             self._prefill([waiting[index] for index in chosen], padded, started)
         elif decision.action is Action.DECODE:
             self._step(Action.DECODE, self.roster.decoding, self._engine.decode, started)
-        self._account(decision, padded, time.monotonic() - started)
+        self._account.enter(decision, padded, time.monotonic() - started)
         if self._outbox or decision.action is not Action.IDLE:
             self._publish()
         self._progress.mark()
         return decision.action
-
-    def _account(self, decision: TickDecision, padded: int, seconds: float) -> None:
-        """Count the tick, and learn from what it took."""
-        self._metrics.ticks[decision.action].add()
-        self._metrics.tick_seconds[decision.action].add(seconds)
-        self._metrics.prefill_debt.set(decision.prefill_debt)
-        self._metrics.chunk_tokens.set(self._limits.chunk_tokens)
-        self._metrics.interval.set(self._limits.interval)
-        if decision.action is Action.DECODE:
-            self._pace.decoded(seconds)
-        elif decision.action is Action.PREFILL:
-            self._pace.prefilled(padded, seconds)
-            # Only now: the debt that this tick has made is paid by the terms under which it was made.
-            self._limits = limits_by(self._settings, self._pace, self.roster.prefills)
-        self._account_memory()
-        self.board.show(decision, self._limits, seconds)
-
-    def _figures(self) -> SchedulerFigures:
-        token_ms, budget = self._pace.prompt_token_ms, self._memory.budget
-        return SchedulerFigures(
-            decode_ms=self._pace.decode_ms,
-            chunk_ms=None if token_ms is None else token_ms * self._limits.chunk_tokens,
-            kv_reserved=self._holdings.occupied()[1],
-            kv_budget=budget.total,
-            kv_watermark=budget.watermark,
-            kv_cached=self._memory.cached,
-            kv_cache_budget=budget.prefix_cache,
-            lane_floor=self._settings.lane_floor,
-            preemption=self._settings.preemption,
-        )
-
-    def _account_memory(self) -> None:
-        self._memory.decoding = self.roster.decoding_rows
-        self._engine.set_prefix_budget(self._memory.cache_budget())
-        self._memory.cached = self._engine.prefix_cache_bytes
-        metrics, counted = self._metrics, self._engine.prefix_counters
-        metrics.kv_reserved.set(self._holdings.occupied()[1])
-        metrics.kv_budget.set(self._memory.budget.total)
-        metrics.prefix_cache.set(self._memory.cached)
-        metrics.prefix_lookups.set(counted.lookups)
-        metrics.prefix_hits.set(counted.hits)
-        metrics.prefix_hit_tokens.set(counted.hit_tokens)
-        metrics.prefix_evictions.set(counted.evictions)
 
     def hand_back(self) -> None:
         """Give everything back to the queue, first in line: another worker goes on where the logs end."""
@@ -209,7 +163,7 @@ class TickLoop:
         self._step(
             Action.PREFILL,
             sequences,
-            lambda: self._engine.prefill(keys, self._limits.chunk_tokens),
+            lambda: self._engine.prefill(keys, self._account.limits.chunk_tokens),
             started,
         )
 
@@ -294,8 +248,7 @@ class TickLoop:
             case Cancel(reasons):
                 self._cancel(reasons)
             case Reconfigure(settings):
-                self._settings = settings
-                self._limits = limits_by(settings, self._pace, self.roster.prefills)
+                self._account.reconfigure(settings)
             case Publish(prefixes):
                 self._engine.publish(prefixes)
             case Drain(grace_s):
@@ -348,21 +301,11 @@ class TickLoop:
 
     def _make_room(self, candidates: Sequence[Candidate], answer: Future[str | None]) -> None:
         """Preempt for the first candidate that it helps: its room is free when this returns."""
-        capacity = self._memory.capacity()
-        victims = [self._as_victim(sequence) for sequence in self.roster]
-        for candidate in candidates:
-            preemption = choose_victims(
-                Requester(candidate.lane_rank, candidate.bytes),
-                victims,
-                capacity.room.free(capacity.decoding),
-                capacity.free_rows,
-                capacity.room.cached,
-            )
-            if preemption is not None:
-                break
-        else:
+        found = room_for(candidates, self._memory.capacity(), self.roster, self._holdings)
+        if found is None:
             answer.set_result(None)
             return
+        candidate, preemption = found
         for key in preemption.victims:
             sequence = self.roster[key]
             self._metrics.preemptions(sequence.task.lane).add()
@@ -370,18 +313,6 @@ class TickLoop:
             self._requeue(key, sequence.epoch, preempted=True)
         self._engine.evict(preemption.reclaim)
         answer.set_result(candidate.head.generation)
-
-    def _as_victim(self, sequence: RunningSequence) -> Victim:
-        parked = self.roster.is_parked(sequence)
-        return Victim(
-            key=sequence.key,
-            lane_rank=sequence.task.lane_rank,
-            bytes=self._holdings.bytes_of(sequence.key),
-            generated=len(sequence.emitted),
-            order=sequence.order,
-            preempted=sequence.preemptions,
-            occupation=Occupation.PARKED_PREFILL if parked else Occupation.DECODING,
-        )
 
     # What ends a sequence without an end of its own
 

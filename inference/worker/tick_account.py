@@ -1,0 +1,88 @@
+"""What each tick took and left: for the metrics and the board, and for the terms of the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from inference.scheduler_settings import SchedulerSettings
+from inference.scheduling.tick import Action, TickDecision
+from inference.worker.holdings import Holdings
+from inference.worker.kv_memory import KvMemory
+from inference.worker.metrics import WorkerMetrics
+from inference.worker.pace import Pace, limits_by
+from inference.worker.roster import Roster
+from inference.worker.snapshot import SchedulerFigures, SnapshotBoard
+
+if TYPE_CHECKING:
+    from inference.engine.engine import Engine
+
+
+class TickAccount:
+    """The tick thread's own books. ``limits`` are the terms of the next tick, by ``settings`` and what was measured."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        roster: Roster,
+        holdings: Holdings,
+        memory: KvMemory,
+        metrics: WorkerMetrics,
+        settings: SchedulerSettings,
+    ) -> None:
+        self.settings = settings
+        self._engine = engine
+        self._roster = roster
+        self._holdings = holdings
+        self._memory = memory
+        self._metrics = metrics
+        self._pace = Pace()
+        self.limits = limits_by(settings, self._pace, 0)
+        self.board: Final = SnapshotBoard(roster, self._figures)
+
+    def reconfigure(self, settings: SchedulerSettings) -> None:
+        """Schedule by these from the next tick on."""
+        self.settings = settings
+        self.limits = limits_by(settings, self._pace, self._roster.prefills)
+
+    def enter(self, decision: TickDecision, padded: int, seconds: float) -> None:
+        """Count a tick of ``padded`` prompt tokens that took ``seconds``, and learn from it."""
+        self._metrics.ticks[decision.action].add()
+        self._metrics.tick_seconds[decision.action].add(seconds)
+        self._metrics.prefill_debt.set(decision.prefill_debt)
+        if decision.action is Action.DECODE:
+            self._pace.decoded(seconds)
+        elif decision.action is Action.PREFILL:
+            self._pace.prefilled(padded, seconds)
+            # Only now: the debt that this tick has made is paid by the terms under which it was made.
+            self.limits = limits_by(self.settings, self._pace, self._roster.prefills)
+        self._metrics.chunk_tokens.set(self.limits.chunk_tokens)
+        self._metrics.interval.set(self.limits.interval)
+        self._enter_memory()
+        self.board.show(decision, self.limits, seconds)
+
+    def _enter_memory(self) -> None:
+        self._memory.decoding = self._roster.decoding_rows
+        self._engine.set_prefix_budget(self._memory.cache_budget())
+        self._memory.cached = self._engine.prefix_cache_bytes
+        metrics, counted = self._metrics, self._engine.prefix_counters
+        metrics.kv_reserved.set(self._holdings.occupied()[1])
+        metrics.kv_budget.set(self._memory.budget.total)
+        metrics.prefix_cache.set(self._memory.cached)
+        metrics.prefix_lookups.set(counted.lookups)
+        metrics.prefix_hits.set(counted.hits)
+        metrics.prefix_hit_tokens.set(counted.hit_tokens)
+        metrics.prefix_evictions.set(counted.evictions)
+
+    def _figures(self) -> SchedulerFigures:
+        token_ms, budget = self._pace.prompt_token_ms, self._memory.budget
+        return SchedulerFigures(
+            decode_ms=self._pace.decode_ms,
+            chunk_ms=None if token_ms is None else token_ms * self.limits.chunk_tokens,
+            kv_reserved=self._holdings.occupied()[1],
+            kv_budget=budget.total,
+            kv_watermark=budget.watermark,
+            kv_cached=self._memory.cached,
+            kv_cache_budget=budget.prefix_cache,
+            lane_floor=self.settings.lane_floor,
+            preemption=self.settings.preemption,
+        )
