@@ -69,6 +69,8 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._credentials: Credentials | None = None
+        #: The session that it was opened with. No frame changes it.
+        self._session: SessionCredentials | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         #: The task that sends each generation's frames.
         self._streams: dict[UUID, asyncio.Task[Any] | None] = {}
@@ -87,8 +89,8 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         if key is not None:
             self._credentials = KeyCredentials(key.removeprefix(KEY_SUBPROTOCOL))
             self._start(self._check_key)
-        elif (session := self._session()) is not None:
-            self._credentials = session
+        elif (session := self._session_presented()) is not None:
+            self._session = self._credentials = session
             await self.channel_layer.group_add(sockets_of(self.scope["user"].id), self.channel_name)
         else:
             self._start(self._wait_for_credentials)
@@ -106,10 +108,10 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def session_check(self, event: dict[str, Any]) -> None:
         """Channel layer: the user's session may be over. If it is, so is what this socket has under way."""
-        if not isinstance(self._credentials, SessionCredentials):
+        if self._session is None:
             return
         async with self._refusing() as outcome:
-            await in_thread(self._credentials.user)()
+            await in_thread(self._session.user)()
         if outcome.error is not None:
             for generation in list(self._streams):
                 await in_thread(cancellation.cancel)(generation, CancelReason.ACCESS_REVOKED)
@@ -119,6 +121,13 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     def _handle(self, frame: frames.ClientFrame) -> None:
         match frame:
             case Authenticate():
+                if self._session is not None:
+                    raise FrameError(
+                        FrameErrorCode.ALREADY_SIGNED_IN,
+                        "This connection speaks for the browser's session, and takes no API key beside it. Open another "
+                        "one without the session's cookie.",
+                        param="type",
+                    )
                 # Taken at once, so that the next frame may rely on it; every frame that starts something checks anew.
                 self._credentials = KeyCredentials(frame.api_key)
                 self._start(self._authenticate)
@@ -131,7 +140,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     # Who it is
 
-    def _session(self) -> SessionCredentials | None:
+    def _session_presented(self) -> SessionCredentials | None:
         """The browser's session. Its origin was checked before; a program that sends none has no session here."""
         user = self.scope.get("user")
         has_origin = any(name == b"origin" for name, _ in self.scope["headers"])
@@ -251,7 +260,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 await self._forward(
                     generation, ChatStream(generation, model, source, stopwatch=stopwatch, after=after)
                 )
-        if isinstance(outcome.error, ReaderRevoked) and not isinstance(self._credentials, SessionCredentials):
+        if isinstance(outcome.error, ReaderRevoked) and self._session is None:
             # A key opens nothing more here. A session may have other tenants.
             await self.close(CLOSE_UNAUTHENTICATED)
 

@@ -13,6 +13,7 @@ class FrameErrorCode(StrEnum):
     UNKNOWN_FRAME = "unknown_frame"
     FRAME_TOO_LARGE = "frame_too_large"
     NOT_AUTHENTICATED = "not_authenticated"
+    ALREADY_SIGNED_IN = "already_signed_in"
     NOT_A_MEMBER = "not_a_member"
     TENANT_REQUIRED = "tenant_required"
     CONVERSATION_NEEDS_SESSION = "conversation_needs_session"

@@ -269,6 +269,26 @@ async def test_a_session_that_ends_closes_its_sockets_and_ends_what_they_follow(
     assert (generation.state, generation.cancel_reason) == ("cancelled", "access_revoked")
 
 
+async def test_no_frame_takes_a_socket_away_from_its_session(
+    browser: SocketClient, hand: Hand, key: str, user: User, session: str
+) -> None:
+    await browser.send(**generate())
+    accepted = await browser.next()
+    for api_key in ("nonsense", key):
+        await browser.send(type="authenticate", api_key=api_key)
+        assert (await browser.until_error())["code"] == "already_signed_in"
+
+    def sign_out() -> None:
+        client = Client()
+        client.cookies["sessionid"] = session
+        client.session.flush()
+        recheck_sockets(user.id)
+
+    await sync_to_async(sign_out)()
+    assert await browser.closed() == 4401
+    assert (await row(accepted["generation"])).cancel_reason == "access_revoked"
+
+
 async def test_a_session_that_holds_keeps_its_sockets_when_another_ends(
     browser: SocketClient, hand: Hand, user: User
 ) -> None:
