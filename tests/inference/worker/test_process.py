@@ -18,12 +18,12 @@ from inference.dispatch.heartbeats import heartbeats
 from inference.dispatch.queue import DispatchQueue
 from inference.engine.engine import Engine
 from inference.messages import CancelReason, Heartbeat
-from inference.models import Generation, LanguageModel, Worker
+from inference.models import Generation, GenerationRun, LanguageModel, Worker
 from inference.models.generation import GenerationState
 from inference.worker import claim_thread, housekeeping, settlement_thread
 from inference.worker.loop import LoopEnd
 from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
-from tests.inference.doors import row
+from tests.inference.doors import entitled_principal, row
 from tests.inference.worker.conftest import (
     ENDLESS,
     GREEDY,
@@ -251,6 +251,25 @@ def test_settings_that_an_operator_changes_are_applied_without_a_restart(
     assert 0 < capacity() < before, "what a MiB has room for"
     wait_for_state(submit(model), GenerationState.COMPLETED)
     assert worker.process.metrics.prefill_chunks.value == 3, "20 tokens in chunks of 8"
+
+
+def test_a_higher_lane_runs_at_once_in_a_full_worker_and_the_lower_one_loses_nothing(
+    start_worker: StartWorker, model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    LanguageModel.objects.update(slots=1)
+    model.refresh_from_db()
+    start_worker()
+    low = submit(model, by=entitled_principal("low"), requested_lane="low", max_tokens=300)
+    wait_for_tokens(valkey, low, 3)
+    high = submit(model, by=entitled_principal("high"), requested_lane="high", max_tokens=3)
+    first, last = (wait_for_state(each, GenerationState.COMPLETED).ended_at for each in (high, low))
+    assert first is not None
+    assert last is not None
+    assert first < last
+    assert tokens_of(token_log.read(valkey, low)) == alone(engine, PROMPT, GREEDY, 300)
+    with every_tenant("the test looks"):
+        outcomes = GenerationRun.objects.filter(generation_id=UUID(low)).order_by("epoch")
+        assert list(outcomes.values_list("outcome", flat=True)) == ["preempted", "completed"]
 
 
 def test_a_worker_is_a_row_from_its_start_to_its_end(
