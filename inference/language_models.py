@@ -54,16 +54,24 @@ class UnknownLanguageModel(LookupError):
     """There is no model of that name."""
 
 
-def register(prepared: PreparedModel, *, actor: Actor) -> LanguageModel:
+#: Chunk and interval of a model that is new: on a CPU a prompt's token costs many times what it does on a GPU, next to
+#: a decode tick, so a stream would feel every larger chunk. Measured: docs/adr/0052.
+_FIRST_TERMS_ON_CPU = {"prefill_chunk_tokens": 64, "prefill_interval": 2}
+_FIRST_TERMS_ON_GPU = {"prefill_chunk_tokens": 512, "prefill_interval": 16}
+
+
+def register(prepared: PreparedModel, *, actor: Actor, on_gpu: bool = False) -> LanguageModel:
     """Offer a prepared model under its name; one that was retired is offered again.
 
-    How a worker schedules it (slots, chunk, interval) is kept as an operator set it.
+    How a worker schedules it (slots, chunk, interval) is kept as an operator set it; a new one's terms are those for
+    a worker on a GPU, or on a CPU.
     """
     record = prepared.record
     with transaction.atomic():
         existing = LanguageModel.objects.select_for_update().filter(name=record.name).first()
         before = audit.fields_of(existing, *_RECORDED) if existing else None
-        model = existing or LanguageModel(name=record.name)
+        terms = _FIRST_TERMS_ON_GPU if on_gpu else _FIRST_TERMS_ON_CPU
+        model = existing or LanguageModel(name=record.name, **terms)
         model.directory = str(prepared.directory.resolve())
         model.source = record.source[:1000]
         model.architecture = record.architecture[:60]

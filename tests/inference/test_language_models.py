@@ -39,6 +39,14 @@ def test_registering_offers_what_the_record_says(prepared: PreparedModel) -> Non
     assert (event.action, event.object_id, event.before) == ("language_model.register", str(model.pk), None)
 
 
+@pytest.mark.parametrize(("on_gpu", "terms"), [(False, (64, 2)), (True, (512, 16))])
+def test_a_new_models_first_terms_are_its_devices(
+    prepared: PreparedModel, on_gpu: bool, terms: tuple[int, int]
+) -> None:
+    model = register(prepared, actor=ACTOR, on_gpu=on_gpu)
+    assert (model.prefill_chunk_tokens, model.prefill_interval) == terms
+
+
 def test_registering_again_changes_and_records_nothing(prepared: PreparedModel) -> None:
     first = register(prepared, actor=ACTOR)
     assert register(prepared, actor=ACTOR) == first

@@ -10,6 +10,7 @@ from inference.engine.preparation.preparing import (
     model_directory,
     prepare,
     remove_prepared,
+    runs_on_gpu,
 )
 from inference.engine.preparation.problems import PreparationError, Problem
 from inference.engine.preparation.progress import Advance, Progress, unreported
@@ -38,6 +39,7 @@ __all__ = [
     "prepare",
     "read_prepared",
     "remove_prepared",
+    "runs_on_gpu",
     "unreported",
     "verify",
 ]

@@ -208,9 +208,14 @@ def _existing(target: Path, name: str, checksum: str, precision: Precision) -> P
 
 
 def _precision_of_device() -> Precision:
+    return "native" if runs_on_gpu() else "float32"
+
+
+def runs_on_gpu() -> bool:
+    """Whether this machine's models run on its GPU."""
     import mlx.core as mx
 
-    return "native" if mx.default_device().type == mx.DeviceType.gpu else "float32"
+    return bool(mx.default_device().type == mx.DeviceType.gpu)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from inference.engine.preparation import (
     prepare,
     read_prepared,
     remove_prepared,
+    runs_on_gpu,
     verify,
 )
 from inference.engine.preparation.record import RECORD_NAME
@@ -120,7 +121,7 @@ class Command(BaseCommand):
                 source = f"{source}@{options['revision']}"
             found = find_source(source, settings.models_dir)
             prepared = prepare(found, settings.models_dir, name, self._progress, options["precision"])
-        language_models.register(prepared, actor=command_actor("model add"))
+        language_models.register(prepared, actor=command_actor("model add"), on_gpu=runs_on_gpu())
         self.stdout.write(f"{name} is ready: {_describe(prepared)}.")
 
     def _list(self) -> None:
