@@ -4,6 +4,7 @@ from inference.models.conversation import ChatMessage, ChatRole, Conversation
 from inference.models.generation import Generation, GenerationOutput, GenerationRequest, GenerationState
 from inference.models.generation_run import GenerationRun, RunOutcome
 from inference.models.language_model import LanguageModel
+from inference.models.published_prefix import PublishedPrefix
 from inference.models.worker import Worker
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "GenerationRun",
     "GenerationState",
     "LanguageModel",
+    "PublishedPrefix",
     "RunOutcome",
     "Worker",
 ]

@@ -13,6 +13,7 @@ from django.utils import timezone
 from inference import recovery
 from inference.models import LanguageModel, Worker
 from inference.scheduler_settings import SchedulerSettings, settings_of
+from inference.worker.published_watch import PublishedWatch
 from inference.worker.threads import Job, JobThread
 
 _log = structlog.get_logger(__name__)
@@ -48,7 +49,9 @@ class SettingsWatch:
         _log.info("scheduler_settings_changed", **asdict(settings))
 
 
-def housekeeping_thread(worker_id: UUID, settings: SettingsWatch, sweep_s: float) -> JobThread:
+def housekeeping_thread(
+    worker_id: UUID, settings: SettingsWatch, published: PublishedWatch, sweep_s: float
+) -> JobThread:
     """The thread of all this. The first round is at once: a worker that starts sweeps first."""
     workers = Worker.objects.filter(id=worker_id)
     return JobThread(
@@ -58,6 +61,7 @@ def housekeeping_thread(worker_id: UUID, settings: SettingsWatch, sweep_s: float
             Job("cancel_revoked", _REVOKED_S, recovery.cancel_revoked),
             Job("expire_overdue", sweep_s, recovery.expire_overdue),
             Job("settings", _SETTINGS_S, settings),
+            Job("published_prefixes", _SETTINGS_S, published),
             Job("last_seen", _LAST_SEEN_S, lambda: workers.update(last_seen_at=timezone.now())),
         ],
     )

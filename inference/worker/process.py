@@ -25,8 +25,9 @@ from inference.worker.loop import LoopEnd, TickLoop
 from inference.worker.metrics import WorkerMetrics
 from inference.worker.outbox import Outbox
 from inference.worker.progress import Progress
+from inference.worker.published_watch import PublishedWatch
 from inference.worker.publisher import TickPublisher
-from inference.worker.requests import Drain, Reconfigure
+from inference.worker.requests import Drain, Publish, Reconfigure
 from inference.worker.settlement_thread import SettlementThread
 from signalbox import store
 
@@ -124,7 +125,8 @@ class WorkerProcess:
             blas=engine.blas,
             device=engine.device,
         )
-        self._housekeeping = housekeeping_thread(self._row.id, self._settings, times.sweep_s)
+        published = PublishedWatch(model, engine.tokenizer, lambda prefixes: self.loop.ask(Publish(prefixes)))
+        self._housekeeping = housekeeping_thread(self._row.id, self._settings, published, times.sweep_s)
         self._heartbeat = heartbeat_thread(
             self._pulse,
             DetachedReaders(self._client, times.detach_grace_s, self.loop, self.loop.ask),
