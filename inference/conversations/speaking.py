@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 from uuid import UUID
 
 from django.db.models import Q
@@ -14,10 +13,9 @@ from accounts.principal import Principal
 from accounts.tenancy import tenant_scope
 from inference.conversations.records import ConversationRefusal, ConversationRefused, Message, PlannedTurn
 from inference.conversations.rows import of_member
+from inference.conversations.titles import title_of
 from inference.models import ChatMessage, ChatRole, Conversation, Generation
 from inference.models.generation import LIVE_STATES
-
-TITLE_LENGTH: Final = 60
 
 
 def plan_turn(
@@ -125,16 +123,6 @@ def _lane(asked: str | None) -> Lane | None:
     """The lane that was asked for, by its name or else its service tier; None: none in particular."""
     named = Lane.objects.filter(Q(name=asked) | Q(service_tier=asked)) if asked else Lane.objects.none()
     return min(named, key=lambda lane: lane.name != asked, default=None)
-
-
-def title_of(messages: Iterable[Message]) -> str:
-    """A title from the first thing the user says: its first line, cut between words."""
-    said = next((message.content for message in messages if message.role == ChatRole.USER), "")
-    line = next((words for raw in said.splitlines() if (words := " ".join(raw.split()))), "")
-    if len(line) <= TITLE_LENGTH:
-        return line or "New chat"
-    cut = line[: TITLE_LENGTH - 1]
-    return (cut.rsplit(" ", 1)[0] if " " in cut else cut).rstrip(" ,.;:") + "…"
 
 
 def finish(generation: Generation, text: str) -> None:

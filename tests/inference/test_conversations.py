@@ -16,7 +16,8 @@ from accounts.principal import Principal
 from accounts.tenancy import every_tenant
 from inference import conversations, intake, settlement
 from inference.conversations import ConversationRefusal, ConversationRefused, Message, PlannedTurn
-from inference.conversations.speaking import TITLE_LENGTH, readable, title_of
+from inference.conversations.speaking import readable
+from inference.conversations.titles import TITLE_LENGTH, title_of
 from inference.dispatch import publishing
 from inference.intake import Accepted
 from inference.models import ChatMessage, Conversation, LanguageModel
@@ -331,3 +332,20 @@ def test_a_title_is_cut_between_words() -> None:
     title = title_of([Message("user", "\n\n  Explain how " + "a very long sentence, " * 10)])
     assert title.startswith("Explain how a very long sentence")
     assert title.endswith(("sentence…", "long…", "very…", "a…"))
+
+
+@pytest.mark.parametrize(
+    ("said", "title"),
+    [
+        ("Tell a story in **markdown** with a `list`.", "Tell a story in markdown with a list."),
+        ("## Why is *this* __so__?", "Why is this so?"),
+        ("- [ ] see [the docs](https://example.com/a_b)", "[ ] see the docs"),
+        ("> 1. ***Both*** ~~gone~~", "Both gone"),
+        ("```python\nprint(snake_case_name)\n```", "print(snake_case_name)"),
+        ("What is 2 * 3 * 4?", "What is 2 * 3 * 4?"),
+        ("---\nAfter the rule", "After the rule"),
+        ("**", "**"),
+    ],
+)
+def test_a_title_is_words_without_their_markup(said: str, title: str) -> None:
+    assert title_of([Message("user", said)]) == title
