@@ -78,6 +78,25 @@ def number(value: int) -> str:
     return intcomma(value)
 
 
+def file_size(count: int) -> str:
+    """Bytes of a file, decimal as files are told: 541.6 MB."""
+    return _scaled(count, 1000, ("kB", "MB", "GB", "TB"))
+
+
+def memory_size(count: int) -> str:
+    """Bytes of memory, in the binary units that it is set in: 512.0 MiB."""
+    return _scaled(count, 1024, ("KiB", "MiB", "GiB", "TiB"))
+
+
+def _scaled(count: int, step: int, units: tuple[str, ...]) -> str:
+    value, unit = float(count), "bytes"
+    for larger in units:
+        if value < step:
+            break
+        value, unit = value / step, larger
+    return f"{count}\xa0bytes" if unit == "bytes" else f"{value:.1f}\xa0{unit}"
+
+
 def link(obj: Model | None, text: Any = None) -> SafeString | str:
     """A link to a row's own page."""
     if obj is None:

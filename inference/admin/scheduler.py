@@ -15,10 +15,9 @@ from typing import Final
 
 import redis
 import structlog
-from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
 
-from accounts.formatting import lasted, number
+from accounts.formatting import lasted, memory_size, number
 from accounts.models import Lane, Tenant
 from inference.admin.now import WorkerState, living, state_of
 from inference.admin.scheduler_form import slow_down
@@ -323,9 +322,9 @@ def _memory(snapshot: SchedulerSnapshot) -> tuple[list[Share], str]:
     shares, x = [], 0.0
     for kind, bytes_, words in parts:
         width = min(100.0 - x, 100 * bytes_ / budget)
-        shares.append(Share(kind, round(x, 2), round(width, 2), f"{filesizeformat(bytes_)} {words}"))
+        shares.append(Share(kind, round(x, 2), round(width, 2), f"{memory_size(bytes_)} {words}"))
         x += width
-    return shares, f"{filesizeformat(budget)}: " + ", ".join(share.words for share in shares)
+    return shares, f"{memory_size(budget)}: " + ", ".join(share.words for share in shares)
 
 
 def _strip(snapshot: SchedulerSnapshot) -> Strip | None:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from django import forms
-from django.template.defaultfilters import filesizeformat
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
-from accounts.formatting import EMPTY, number
+from accounts.formatting import EMPTY, memory_size, number
 from inference import language_models
 from inference.messages import Heartbeat, SchedulerSnapshot
 from inference.models import LanguageModel
@@ -74,7 +73,7 @@ def _interval(snapshot: SchedulerSnapshot) -> str:
 
 
 def _bytes(value: int, snapshot: SchedulerSnapshot) -> str:
-    return filesizeformat(value) if snapshot.kv_budget else ""
+    return memory_size(value) if snapshot.kv_budget else ""
 
 
 _VALUES: Final[dict[str, Callable[[Heartbeat], str]]] = {

@@ -198,9 +198,9 @@ def test_beside_each_setting_stands_what_the_workers_use(as_operator: Client, va
         "90 ms a chunk",
         "9 ticks",
         "3.0 times beside one prompt",
-        "512.0\xa0MB",
-        "26.0\xa0MB",
-        "128.0\xa0MB",
+        "512.0\xa0MiB",
+        "26.0\xa0MiB",
+        "128.0\xa0MiB",
         "off",
     ):
         assert f">{value}<" in text

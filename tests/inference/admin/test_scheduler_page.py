@@ -155,7 +155,7 @@ def test_memory_is_drawn_as_parts_of_the_budget(valkey: redis.Redis) -> None:
         ("free", 50, 45),
         ("watermark", 95, 5),
     ]
-    assert told(valkey, full).memory_words.startswith("1000.0\xa0MB: 400.0\xa0MB reserved for what runs")
+    assert told(valkey, full).memory_words.startswith("1000.0\xa0MiB: 400.0\xa0MiB reserved for what runs")
     # A budget that was lowered below what runs, and one that nobody keeps.
     over = told(valkey, snapshot(kv_budget=100, kv_reserved=150, kv_watermark=10)).memory
     assert sum(share.width for share in over) == 100
