@@ -16,6 +16,8 @@ from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 from accounts.tenancy import tenant_scope
 
 DEFAULT_SCOPES = (Scope.INFERENCE, Scope.READ)
+#: What there are routes for. A key may hold more, for the day on which there are.
+OFFERED_SCOPES = (Scope.INFERENCE, Scope.READ)
 #: How long a rotated key works on beside its successor, if nobody says otherwise.
 DEFAULT_OVERLAP = timedelta(hours=24)
 

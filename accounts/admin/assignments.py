@@ -3,16 +3,21 @@ from __future__ import annotations
 from django.contrib import admin
 from unfold.decorators import display
 
+from accounts.admin.filters import titled
 from accounts.admin.generation_records import GenerationRecordAdmin
-from accounts.formatting import ago, exactly
+from accounts.formatting import ago, code, exactly
 from accounts.models import LaneAssignment
 
 
 @admin.register(LaneAssignment)
 class LaneAssignmentAdmin(GenerationRecordAdmin):
-    list_display = ("short", "tenant_name", "asked", "given_lane", "reason_text", "who", "when")
+    list_display = ("short", "tenant", "asked", "given", "reason_text", "who", "when")
     list_display_links = ("short",)
-    list_filter = ("given_lane", "reason", "created_at")
+    list_filter = (
+        ("given_lane", titled("lane given", admin.AllValuesFieldListFilter)),
+        ("reason", titled("why", admin.ChoicesFieldListFilter)),
+        ("created_at", titled("when", admin.DateFieldListFilter)),
+    )
     search_fields = ("tenant_name", "api_key_prefix", "user_name")
     search_help_text = "By generation id (gen_…), tenant, key prefix or user"
     sortable_by = ()
@@ -23,21 +28,47 @@ class LaneAssignmentAdmin(GenerationRecordAdmin):
                 "fields": (
                     "generation",
                     "asked",
-                    "given_lane",
+                    "given",
                     "reason_text",
-                    "entitlement_id",
-                    "policy_version",
+                    "right",
+                    "policy",
                 ),
                 "description": "Written in the transaction that accepted the generation, and never again.",
             },
         ),
-        ("Who asked", {"fields": ("tenant_name", "who", "exact_time")}),
+        ("Who asked", {"fields": ("tenant", "who", "exact_time")}),
     )
-    readonly_fields = ("generation", "asked", "reason_text", "who", "exact_time")
+    readonly_fields = (
+        "generation",
+        "asked",
+        "given",
+        "reason_text",
+        "right",
+        "policy",
+        "tenant",
+        "who",
+        "exact_time",
+    )
 
-    @display(description="Asked for")
+    @display(description="Lane asked for")
     def asked(self, assignment: LaneAssignment) -> str:
-        return assignment.requested_lane or "nothing in particular"
+        return assignment.requested_lane or "none"
+
+    @display(description="Lane given")
+    def given(self, assignment: LaneAssignment) -> str:
+        return assignment.given_lane
+
+    @display(description="Tenant")
+    def tenant(self, assignment: LaneAssignment) -> str:
+        return assignment.tenant_name
+
+    @display(description="By the entitlement")
+    def right(self, assignment: LaneAssignment) -> str:
+        return code(str(assignment.entitlement_id))
+
+    @display(description="By the rule, version")
+    def policy(self, assignment: LaneAssignment) -> int:
+        return assignment.policy_version
 
     @display(description="Why")
     def reason_text(self, assignment: LaneAssignment) -> str:

@@ -13,6 +13,7 @@ from unfold.decorators import action, display
 
 from accounts import audit
 from accounts.admin.base import RecordAdmin
+from accounts.admin.filters import titled
 from accounts.admin.trail import TrailEntry, changes_of
 from accounts.formatting import ago, code, exactly, number
 from accounts.models import AuditEvent
@@ -46,14 +47,14 @@ class ActorKindFilter(admin.SimpleListFilter):
 class AuditEventAdmin(RecordAdmin):
     list_display = ("number_column", "when", "by", "action_code", "what", "address")
     list_display_links = ("number_column", "action_code")
-    list_filter = (ObjectKindFilter, ActorKindFilter, "at")
+    list_filter = (ObjectKindFilter, ActorKindFilter, ("at", titled("when", admin.DateFieldListFilter)))
     search_fields = ("actor_name", "action", "object_name", "object_id", "request_id")
     search_help_text = "By who, action (api_key.revoke), object's name or id, or request id"
     sortable_by = ()
     actions_list = ("verify",)
     fieldsets = (
         ("What happened", {"fields": ("action_code", "what", "object_id", "changes")}),
-        ("Who, when, from where", {"fields": ("actor", "exact_time", "address", "request_id")}),
+        ("Who, when, from where", {"fields": ("actor", "exact_time", "address", "request_code")}),
         (
             "Its place in the chain",
             {
@@ -62,7 +63,16 @@ class AuditEventAdmin(RecordAdmin):
             },
         ),
     )
-    readonly_fields = ("action_code", "what", "changes", "actor", "exact_time", "previous", "own")
+    readonly_fields = (
+        "action_code",
+        "what",
+        "changes",
+        "actor",
+        "exact_time",
+        "request_code",
+        "previous",
+        "own",
+    )
 
     @display(description="No.")
     def number_column(self, event: AuditEvent) -> int:
@@ -97,6 +107,10 @@ class AuditEventAdmin(RecordAdmin):
     def changes(self, event: AuditEvent) -> str:
         entry = TrailEntry(event, list(changes_of(event)))
         return render_to_string("admin/field_changes.html", {"entry": entry})
+
+    @display(description="Request id")
+    def request_code(self, event: AuditEvent) -> str:
+        return code(event.request_id)
 
     @display(description="Hash before")
     def previous(self, event: AuditEvent) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from django import forms
 from django.contrib import messages
+from django.contrib.admin import ShowFacets
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.widgets import RelatedFieldWidgetWrapper
 from django.db.models import Model, QuerySet
@@ -21,6 +22,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.text import capfirst
 from unfold.admin import ModelAdmin, TabularInline
 from unfold.paginator import InfinitePaginator
 
@@ -75,6 +77,7 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
     compressed_fields = True
     warn_unsaved_form = True
     list_filter_submit = False
+    show_facets = ShowFacets.NEVER
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return _is_staff(request)
@@ -95,6 +98,11 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The list, under the name that the menu has for it."""
+        context = {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
+        return super().changelist_view(request, context)
+
     def changeform_view(
         self,
         request: HttpRequest,
@@ -104,6 +112,7 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
     ) -> Any:
         """A verb's refusal is shown in the form, at the field that is at fault."""
         context = {
+            "title": capfirst(self.opts.verbose_name if object_id else f"new {self.opts.verbose_name}"),
             "show_save_and_add_another": False,
             "show_save_and_continue": False,
             **(extra_context or {}),
@@ -119,7 +128,8 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
             request.refusal = refusal  # type: ignore[attr-defined]
             return super().changeform_view(request, object_id, form_url, context)
         except TakenBefore:
-            assert once is not None
+            if once is None:
+                raise
             return self._say_already_made(request, once)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
@@ -147,6 +157,18 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> NoReturn:
         raise NotImplementedError("nothing is deleted in the admin")
+
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """The new row's page says that it is there."""
+        messages.success(request, f"Made: {obj}")
+        return redirect(self.url_of(obj))
+
+    def response_change(self, request: HttpRequest, obj: Any) -> HttpResponse:
+        """The row's page says that it is changed."""
+        messages.success(request, f"Saved: {obj}")
+        return redirect(self.url_of(obj))
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
@@ -210,7 +232,8 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
                 with taken_once(request) if once else nullcontext():
                     done = do(form.cleaned_data)
             except TakenBefore:
-                assert once is not None
+                if once is None:
+                    raise
                 return self._say_already_made(request, once, obj)
             except ChangeRefused as refusal:
                 form.add_error(refusal.field if refusal.field in form.fields else None, refusal.message)

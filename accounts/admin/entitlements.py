@@ -13,7 +13,7 @@ from unfold.enums import ActionVariant
 from accounts import entitlements
 from accounts.actors import actor_of
 from accounts.admin.base import Question, SiteModelAdmin
-from accounts.admin.filters import EndedFilter
+from accounts.admin.filters import EndedFilter, titled
 from accounts.formatting import EMPTY, ago, link, time_field
 from accounts.models import Entitlement, User
 
@@ -26,7 +26,6 @@ class EntitlementAdmin(SiteModelAdmin):
         "lane_name",
         "state",
         "weight",
-        "speculation",
         "granted",
         "reason",
         "since",
@@ -35,9 +34,8 @@ class EntitlementAdmin(SiteModelAdmin):
     list_filter = (
         EndedFilter,
         "lane",
-        "speculation",
         ("tenant", admin.RelatedOnlyFieldListFilter),
-        "created_at",
+        ("created_at", titled("since", admin.DateFieldListFilter)),
     )
     list_select_related = ("tenant", "lane", "granted_by")
     search_fields = ("tenant__name", "tenant__slug", "reason")
@@ -55,14 +53,14 @@ class EntitlementAdmin(SiteModelAdmin):
                 "fields": ("tenant", "lane"),
             },
         ),
-        ("What it may do there", {"fields": ("weight", "speculation")}),
+        ("What it may do there", {"fields": ("weight",)}),
         ("Why", {"fields": ("reason",)}),
     )
     fieldsets = (
         (None, {"fields": ("tenant_link", "lane", "state")}),
         (
             "What it may do there",
-            {"fields": ("weight", "speculation"), "description": "Holds for what is admitted from now on."},
+            {"fields": ("weight",), "description": "Holds for what is admitted from now on."},
         ),
         ("Why", {"fields": ("reason", "granted_by", "granted_exactly", "ended_exactly")}),
     )
@@ -99,7 +97,8 @@ class EntitlementAdmin(SiteModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         values = form.cleaned_data
-        rights = {name: values[name] for name in ("weight", "speculation", "reason")}
+        # ``speculation`` is for speculative decoding, which there is none of yet: it stays as it is.
+        rights = {"weight": values["weight"], "reason": values["reason"], "speculation": obj.speculation}
         if change:
             entitlements.change(entitlement=obj, **rights, actor=actor_of(request))
             return

@@ -6,10 +6,12 @@ import re
 from typing import Any
 from uuid import UUID
 
-from django.contrib.admin import SimpleListFilter
+from django.contrib.admin import FieldListFilter, RelatedFieldListFilter, SimpleListFilter
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+
+from accounts.admin.key_words import NO_DEFAULT_LANE
 
 
 class _Standing(SimpleListFilter):
@@ -75,6 +77,25 @@ class KeyStateFilter(SimpleListFilter):
                 return queryset.filter(last_used_at=None)
             case _:
                 return queryset
+
+
+class DefaultLaneFilter(RelatedFieldListFilter):
+    """Of keys: by the lane of requests that ask for none."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.empty_value_display = NO_DEFAULT_LANE
+
+
+def titled(title: str, kind: type[FieldListFilter]) -> type[FieldListFilter]:
+    """``kind`` under a title for people, where the field's own name is not one."""
+
+    class Titled(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.title = title
+
+    return Titled
 
 
 def generation_id_in(text: str) -> UUID | None:

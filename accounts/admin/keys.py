@@ -14,28 +14,28 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminI
 from accounts import keys
 from accounts.actors import actor_of
 from accounts.admin.base import AlreadyMade, Question, ShownOnce, SiteModelAdmin
-from accounts.admin.filters import KeyStateFilter
+from accounts.admin.filters import DefaultLaneFilter, KeyStateFilter, titled
+from accounts.admin.key_words import ENDS, NO_DEFAULT_LANE, WORKS, default_lane_of, key_state, scopes_of
 from accounts.admin.once import taken_once
-from accounts.authentication import KeyRefusal, refusal_of
-from accounts.formatting import EMPTY, ago, code, link, time_field
+from accounts.authentication import refusal_of
+from accounts.formatting import EMPTY, ago, code, exactly, link, time_field
 from accounts.models import ApiKey, Scope, User
-
-_WORKS = "Works"
-_STATES = {
-    None: _WORKS,
-    KeyRefusal.REVOKED: "Revoked",
-    KeyRefusal.EXPIRED: "Expired",
-    KeyRefusal.TENANT_CLOSED: "Tenant closed",
-}
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
     scopes = forms.MultipleChoiceField(
-        choices=Scope.choices,
         initial=[scope.value for scope in keys.DEFAULT_SCOPES],
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
         help_text="What requests with this key may do. Give no more than the application needs.",
     )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "scopes" in self.fields:
+            held = self.instance.scopes
+            self.fields["scopes"].choices = [  # type: ignore[attr-defined]
+                (scope.value, scope.label) for scope in Scope if scope in keys.OFFERED_SCOPES or scope in held
+            ]
 
 
 class RotationForm(forms.Form):
@@ -47,6 +47,10 @@ class RotationForm(forms.Form):
         widget=UnfoldAdminIntegerFieldWidget,
         help_text="How long the present key works on beside the new one. 0: it ends at once.",
     )
+
+
+#: Fields of the form, and what is shown in their place to whoever may not change the key.
+_READ_AS = {"scopes": "scope_words", "default_lane": "lane", "expires_at": "expires_exactly"}
 
 
 @admin.register(ApiKey)
@@ -62,7 +66,12 @@ class ApiKeyAdmin(SiteModelAdmin):
     form = KeyForm
     list_display = ("named", "tenant_link", "state", "scopes_column", "lane", "used", "created")
     list_display_links = ("named",)
-    list_filter = (KeyStateFilter, "default_lane", ("tenant", admin.RelatedOnlyFieldListFilter), "created_at")
+    list_filter = (
+        KeyStateFilter,
+        ("default_lane", DefaultLaneFilter),
+        ("tenant", admin.RelatedOnlyFieldListFilter),
+        ("created_at", titled("created", admin.DateFieldListFilter)),
+    )
     list_select_related = ("tenant", "default_lane")
     search_fields = ("name", "prefix", "tenant__name", "tenant__slug")
     search_help_text = "By name, by the prefix that the key begins with, or by tenant"
@@ -87,7 +96,7 @@ class ApiKeyAdmin(SiteModelAdmin):
         ("How long", {"fields": ("expires_at",)}),
     )
     fieldsets = (
-        (None, {"fields": ("name", "tenant_link", "prefix_code", "state")}),
+        (None, {"fields": ("name", "tenant_link", "prefix_code", "state_words")}),
         (
             "What it may do",
             {"fields": ("scopes", "default_lane"), "description": "Holds from the next request on."},
@@ -101,6 +110,7 @@ class ApiKeyAdmin(SiteModelAdmin):
                     "created_by",
                     "last_used",
                     "rotated_from_link",
+                    "replaced_by_link",
                     "revoked_exactly",
                 ),
                 "description": "When a key expires, what it runs may finish. When it is revoked, that is cancelled.",
@@ -110,11 +120,12 @@ class ApiKeyAdmin(SiteModelAdmin):
     readonly_fields = (
         "tenant_link",
         "prefix_code",
-        "state",
+        "state_words",
         "created_exactly",
         "created_by",
         "last_used",
         "rotated_from_link",
+        "replaced_by_link",
         "revoked_exactly",
     )
 
@@ -131,10 +142,20 @@ class ApiKeyAdmin(SiteModelAdmin):
 
     @display(
         description="State",
-        label={_WORKS: "success", "Revoked": "danger", "Expired": "warning", "Tenant closed": "warning"},
+        label={
+            WORKS: "success",
+            ENDS: "warning",
+            "Revoked": "danger",
+            "Expired": "warning",
+            "Tenant closed": "warning",
+        },
     )
-    def state(self, key: ApiKey) -> str:
-        return _STATES[refusal_of(key, timezone.now())]
+    def state(self, key: ApiKey) -> tuple[str, str]:
+        return key_state(key)
+
+    @display(description="State")
+    def state_words(self, key: ApiKey) -> str:
+        return key_state(key)[1]
 
     @display(description="Scopes")
     def scopes_column(self, key: ApiKey) -> str:
@@ -142,7 +163,11 @@ class ApiKeyAdmin(SiteModelAdmin):
 
     @display(description="Default lane", ordering="default_lane__rank")
     def lane(self, key: ApiKey) -> str:
-        return str(key.default_lane or "normal")
+        return default_lane_of(key)
+
+    @display(description="Scopes")
+    def scope_words(self, key: ApiKey) -> str:
+        return scopes_of(key)
 
     @display(description="Last used", ordering="last_used_at")
     def used(self, key: ApiKey) -> str:
@@ -164,10 +189,29 @@ class ApiKeyAdmin(SiteModelAdmin):
     def rotated_from_link(self, key: ApiKey) -> str:
         return link(key.rotated_from) if key.rotated_from else EMPTY
 
+    @display(description="Replaced by")
+    def replaced_by_link(self, key: ApiKey) -> str:
+        return link(key.rotated_to.order_by("-created_at").first())
+
+    @display(description="Expires at")
+    def expires_exactly(self, key: ApiKey) -> str:
+        return exactly(key.expires_at) if key.expires_at else "never"
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Who may not change the key reads words where the form has choices."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return fieldsets
+        return [
+            (
+                title,
+                {**options, "fields": [_READ_AS.get(name, name) for name in options["fields"]]},
+            )
+            for title, options in fieldsets
+        ]
+
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        if obj is not None and refusal_of(obj, timezone.now()) is not None:
-            return (*self.readonly_fields, "name", "scopes_column", "lane", "expires_at")
-        return self.readonly_fields
+        return (*self.readonly_fields, *_READ_AS.values())
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         works = not isinstance(obj, ApiKey) or refusal_of(obj, timezone.now()) is None
@@ -176,7 +220,8 @@ class ApiKeyAdmin(SiteModelAdmin):
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         field = super().formfield_for_foreignkey(db_field, request, **kwargs)
         if db_field.name == "default_lane":
-            field.empty_label = "normal, as for every key"
+            field.empty_label = NO_DEFAULT_LANE
+            field.help_text = "The lane of requests that ask for none (service_tier absent or auto)."
         return field
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
@@ -216,7 +261,7 @@ class ApiKeyAdmin(SiteModelAdmin):
                 title="The successor was made already",
                 meaning=[
                     "The same form came again, as when a page is reloaded. Nothing was changed now.",
-                    "The new key's text was shown once and cannot be shown again: if it is lost, rotate this key again.",
+                    "The new key's text was shown once and cannot be shown again: if it is lost, rotate again.",
                 ],
             ),
         )
@@ -246,6 +291,7 @@ class ApiKeyAdmin(SiteModelAdmin):
             meaning=[
                 f"Requests with sb_{key.prefix}… are refused from this moment on, on every server.",
                 "What the key runs is cancelled within a second. This cannot be undone.",
+                *_of_predecessor(key),
             ],
             submit="Revoke the key",
             danger=True,
@@ -278,3 +324,14 @@ class ApiKeyAdmin(SiteModelAdmin):
                 next_title="I have kept it",
             ),
         )
+
+
+def _of_predecessor(key: ApiKey) -> list[str]:
+    """What becomes of the key that ``key`` took over from, where that one still works: its end is not put off."""
+    before = key.rotated_from
+    if before is None or before.expires_at is None or refusal_of(before, timezone.now()):
+        return []
+    return [
+        f"The key that it was to replace, sb_{before.prefix}…, ends all the same: it works until "
+        f"{exactly(before.expires_at)}. Rotate that one again, or move its expiry, if it is still needed."
+    ]

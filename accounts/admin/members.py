@@ -10,7 +10,7 @@ from unfold.enums import ActionVariant
 from accounts import members
 from accounts.actors import actor_of
 from accounts.admin.base import Question, SiteModelAdmin
-from accounts.admin.filters import EndedFilter
+from accounts.admin.filters import EndedFilter, titled
 from accounts.formatting import ago, link, time_field
 from accounts.models import Membership, Role
 
@@ -20,7 +20,12 @@ class MembershipAdmin(SiteModelAdmin):
     may_add = may_change = True
     list_display = ("person", "tenant_link", "role_label", "state", "since")
     list_display_links = ("person",)
-    list_filter = (EndedFilter, "role", ("tenant", admin.RelatedOnlyFieldListFilter), "created_at")
+    list_filter = (
+        EndedFilter,
+        "role",
+        ("tenant", admin.RelatedOnlyFieldListFilter),
+        ("created_at", titled("since", admin.DateFieldListFilter)),
+    )
     list_select_related = ("tenant", "user")
     search_fields = ("user__username", "user__email", "tenant__name", "tenant__slug")
     search_help_text = "By user or tenant"
@@ -68,6 +73,10 @@ class MembershipAdmin(SiteModelAdmin):
     @display(description="Since", ordering="created_at")
     def since(self, membership: Membership) -> str:
         return ago(membership.created_at)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """The least that lets a person work: more is chosen."""
+        return {"role": Role.MEMBER, **super().get_changeform_initial_data(request)}
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         ended = isinstance(obj, Membership) and obj.ended_at is not None

@@ -6,8 +6,7 @@ from django import forms
 from django.contrib import admin
 from django.db.models import Count, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
-from django.shortcuts import redirect
+from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 from unfold.decorators import action, display
@@ -17,8 +16,9 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 from accounts import tenants
 from accounts.actors import actor_of
 from accounts.admin.base import LookInline, Question, SiteModelAdmin
-from accounts.admin.filters import ClosedFilter
-from accounts.authentication import refusal_of
+from accounts.admin.filters import ClosedFilter, titled
+from accounts.admin.key_words import default_lane_of, key_state
+from accounts.admission import TENANT_DEFAULT_LANE
 from accounts.formatting import EMPTY, ago, code, number, time_field
 from accounts.models import ApiKey, Entitlement, Lane, Membership, Tenant, User
 
@@ -29,13 +29,19 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
         required=False,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
         help_text="The lanes that it is entitled to from the start. Requests for a lane that it is not entitled to get "
-        "the next lower one that it is.",
+        "the next lower one that it is. A lane above normal goes before everybody else's work: it is never ticked for "
+        "you.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "lanes" in self.fields:
-            self.initial.setdefault("lanes", list(Lane.objects.values_list("name", flat=True)))
+            self.initial.setdefault("lanes", [lane.name for lane in _lanes_from_normal_down()])
+
+
+def _lanes_from_normal_down() -> QuerySet[Lane]:
+    normal = Lane.objects.filter(name=TENANT_DEFAULT_LANE).values("rank")
+    return Lane.objects.filter(rank__gte=Subquery(normal))
 
 
 class LaneFilter(admin.SimpleListFilter):
@@ -55,7 +61,7 @@ class LaneFilter(admin.SimpleListFilter):
 class KeysOfTenant(LookInline):
     model = ApiKey
     verbose_name_plural = "API keys"
-    fields = readonly_fields = ("key", "state", "default_lane", "used")
+    fields = readonly_fields = ("key", "state", "lane", "used")
 
     @display(description="Key")
     def key(self, key: ApiKey) -> str:
@@ -63,8 +69,11 @@ class KeysOfTenant(LookInline):
 
     @display(description="State")
     def state(self, key: ApiKey) -> str:
-        refusal = refusal_of(key, timezone.now())
-        return refusal.value.replace("_", " ") if refusal else "works"
+        return key_state(key)[1]
+
+    @display(description="Default lane")
+    def lane(self, key: ApiKey) -> str:
+        return default_lane_of(key)
 
     @display(description="Last used")
     def used(self, key: ApiKey) -> str:
@@ -77,7 +86,7 @@ class KeysOfTenant(LookInline):
 
 class EntitlementsOfTenant(LookInline):
     model = Entitlement
-    fields = readonly_fields = ("lane", "weight", "speculation", "reason", "since", "ended")
+    fields = readonly_fields = ("lane", "weight", "reason", "since", "ended")
 
     @display(description="Since")
     def since(self, entitlement: Entitlement) -> str:
@@ -116,7 +125,7 @@ class TenantAdmin(SiteModelAdmin):
     form = TenantForm
     list_display = ("named", "state", "lanes_column", "key_count", "member_count", "created")
     list_display_links = ("named",)
-    list_filter = (ClosedFilter, LaneFilter, "created_at")
+    list_filter = (ClosedFilter, LaneFilter, ("created_at", titled("created", admin.DateFieldListFilter)))
     search_fields = ("name", "slug")
     search_help_text = "By name or short name"
     prepopulated_fields = {"slug": ("name",)}
@@ -203,14 +212,6 @@ class TenantAdmin(SiteModelAdmin):
         )
         obj.pk = made.pk
 
-    def response_add(
-        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
-    ) -> HttpResponse:
-        """A new tenant's page is where its first key and members are made."""
-        response = super().response_add(request, obj, post_url_continue)
-        plain = not ({"_addanother", "_continue", "_popup"} & request.POST.keys())
-        return redirect(self.url_of(obj)) if plain else cast(HttpResponse, response)
-
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
         tenant = self.get_object(request, object_id)
         if tenant is None:
@@ -235,7 +236,7 @@ class TenantAdmin(SiteModelAdmin):
         return _add_page("membership", object_id)
 
     @action(
-        description="Close",
+        description="Close tenant",
         icon="block",
         url_path="close",
         permissions=["operate"],

@@ -8,6 +8,7 @@ from django.http import HttpRequest
 from unfold.decorators import display
 
 from accounts.admin.base import RecordAdmin
+from accounts.admin.filters import titled
 from accounts.admin.generation_records import GenerationRecordAdmin
 from accounts.formatting import EMPTY, ago, exactly, number
 from accounts.models import ApiKey, LedgerEntry, Tenant, UsageRollup
@@ -85,7 +86,7 @@ class LedgerEntryAdmin(_NamedRecordAdmin, GenerationRecordAdmin):
         "when",
     )
     list_display_links = ("short",)
-    list_filter = (TenantIdFilter, "lane", "settled_at")
+    list_filter = (TenantIdFilter, "lane", ("settled_at", titled("settled", admin.DateFieldListFilter)))
     search_fields = ("model",)
     search_help_text = "By generation id (gen_…) or model"
     fieldsets = (

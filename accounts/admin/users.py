@@ -12,6 +12,7 @@ from unfold.enums import ActionVariant
 from accounts import users
 from accounts.actors import actor_of
 from accounts.admin.base import AlreadyMade, LookInline, Question, ShownOnce, SiteModelAdmin
+from accounts.admin.filters import titled
 from accounts.admin.once import taken_once
 from accounts.formatting import EMPTY, ago, time_field
 from accounts.models import Membership, User
@@ -48,7 +49,12 @@ class UserAdmin(SiteModelAdmin):
     already_made = AlreadyMade(title="This user was made already", meaning=[_SENT_AGAIN, _LOST])
     list_display = ("person", "rights", "tenants", "state", "signed_in")
     list_display_links = ("person",)
-    list_filter = ("is_active", "is_superuser", "is_staff", "last_login")
+    list_filter = (
+        ("is_active", titled("open", admin.BooleanFieldListFilter)),
+        ("is_superuser", titled("operator", admin.BooleanFieldListFilter)),
+        ("is_staff", titled("may look", admin.BooleanFieldListFilter)),
+        ("last_login", titled("last sign-in", admin.DateFieldListFilter)),
+    )
     search_fields = ("username", "email")
     search_help_text = "By user name or e-mail address"
     inlines = (MembershipsOfUser,)
@@ -58,7 +64,7 @@ class UserAdmin(SiteModelAdmin):
             None,
             {
                 "description": "A person who signs in with a password. They get a one-time password, shown right "
-                "after this page, and choose their own at the first log-in.",
+                "after this page, and choose their own when they first sign in.",
                 "fields": ("username", "email"),
             },
         ),
@@ -77,7 +83,7 @@ class UserAdmin(SiteModelAdmin):
     )
     readonly_fields = ("state", "created_exactly", "signed_in_exactly")
     created_exactly = time_field("date_joined", "Created")
-    signed_in_exactly = time_field("last_login", "Last log-in")
+    signed_in_exactly = time_field("last_login", "Last sign-in")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
@@ -86,6 +92,11 @@ class UserAdmin(SiteModelAdmin):
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         formfield = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name == "username":
+            formfield.label = "User name"
+            formfield.help_text = "Up to 150 letters and digits, and @ . + - _"
+        if db_field.name == "email":
+            formfield.label = "E-mail address"
         if db_field.name == "is_staff":
             formfield.label, formfield.help_text = "May look", "May open the admin and see everything in it."
         if db_field.name == "is_superuser":
@@ -115,7 +126,7 @@ class UserAdmin(SiteModelAdmin):
             return "Closed"
         return "Password due" if user.must_change_password else "Open"
 
-    @display(description="Last log-in", ordering="last_login")
+    @display(description="Last sign-in", ordering="last_login")
     def signed_in(self, user: User) -> str:
         return ago(user.last_login, never="never")
 
@@ -171,7 +182,7 @@ class UserAdmin(SiteModelAdmin):
         return self.ask(request, user, question, reset)
 
     @action(
-        description="Close",
+        description="Close user",
         icon="person_off",
         url_path="close",
         permissions=["operate"],

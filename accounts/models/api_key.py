@@ -14,8 +14,8 @@ class Scope(models.TextChoices):
     """What a key may be used for."""
 
     INFERENCE = "inference", "Generate: chat, completions, their generations"
-    READ = "read", "Read models, usage and limits"
-    ADMIN = "admin", "Administer the tenant over the API"
+    READ = "read", "Read: models, and how generations stand"
+    ADMIN = "admin", "Administer the tenant (for routes that come later)"
 
 
 class ApiKey(models.Model):

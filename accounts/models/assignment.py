@@ -48,4 +48,4 @@ class LaneAssignment(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.generation_id.hex}: {self.given_lane} ({self.reason})"
+        return f"gen_{self.generation_id.hex}: {self.given_lane}"

@@ -28,6 +28,7 @@ class AuditEvent(models.Model):
 
     class Meta:
         ordering = ["-sequence"]
+        verbose_name_plural = "audit"
         indexes = [models.Index(fields=["object_kind", "object_id"], name="audit_event_of_object")]
 
     def __str__(self) -> str:

@@ -29,6 +29,7 @@ class Membership(models.Model):
 
     class Meta:
         ordering = ["tenant", "user"]
+        verbose_name_plural = "members"
         constraints = [
             models.UniqueConstraint(
                 fields=["tenant", "user"],

@@ -23,10 +23,10 @@ class LedgerEntry(models.Model):
 
     class Meta:
         ordering = ["-settled_at"]
-        verbose_name_plural = "ledger entries"
+        verbose_name_plural = "ledger"
 
     def __str__(self) -> str:
-        return f"{self.generation_id.hex}: {self.prompt_tokens} + {self.completion_tokens} tokens"
+        return f"gen_{self.generation_id.hex}: {self.prompt_tokens} + {self.completion_tokens} tokens"
 
 
 class UsageRollup(models.Model):
@@ -50,6 +50,8 @@ class UsageRollup(models.Model):
 
     class Meta:
         ordering = ["-hour"]
+        verbose_name = "hour of usage"
+        verbose_name_plural = "usage by hour"
         indexes = [models.Index(fields=["tenant_id", "-hour"], name="usage_rollup_of_tenant")]
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from accounts import keys, pepper
 from accounts.actors import command_actor
-from accounts.models import ApiKey, Lane, Scope, Tenant
+from accounts.models import ApiKey, Lane, Tenant
 from accounts.refusals import ChangeRefused
 from accounts.tenancy import every_tenant
 
@@ -26,7 +26,7 @@ class Command(BaseCommand):
         create.add_argument(
             "--scope",
             action="append",
-            choices=Scope.values,
+            choices=[scope.value for scope in keys.OFFERED_SCOPES],
             help="What it may do; may be repeated. Default: inference and read.",
         )
         create.add_argument("--lane", help="The lane of requests that ask for none. Default: normal.")

@@ -39,6 +39,68 @@ def test_a_new_tenant_has_the_lanes_that_were_ticked(as_operator: Client, operat
     assert _actions() == ["tenant.create", "entitlement.grant", "entitlement.grant"]
 
 
+def test_no_lane_above_normal_is_ticked_for_a_new_tenant(as_operator: Client) -> None:
+    Lane.objects.create(name="night", rank=9, service_tier="night")
+    page = as_operator.get(_url("tenant_add"))
+    assert page.context["adminform"].form.initial["lanes"] == ["normal", "low", "night"]
+
+
+def test_a_new_member_is_a_member_unless_more_is_chosen(as_operator: Client) -> None:
+    page = as_operator.get(_url("membership_add")).content.decode()
+    assert '<option value="member" selected>' in page
+    assert '<option value="owner" selected>' not in page
+
+
+def test_what_does_nothing_yet_is_not_offered(as_operator: Client) -> None:
+    with every_tenant("test"):
+        entitlement = EntitlementFactory()
+    for url in (
+        _url("entitlement_add"),
+        _url("entitlement_change", entitlement.pk),
+        _url("entitlement_changelist"),
+    ):
+        assert "speculat" not in as_operator.get(url).content.decode().lower()
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("membership", "Members"),
+        ("usagerollup", "Usage by hour"),
+        ("auditevent", "Audit"),
+        ("apikey", "API keys"),
+    ],
+)
+def test_a_list_has_one_name_in_its_menu_its_heading_and_its_title(
+    as_operator: Client, model: str, name: str
+) -> None:
+    page = as_operator.get(_url(f"{model}_changelist")).content.decode()
+    assert f"<title> {name} | Signalbox</title>" in page
+    assert page.count(name) >= 3
+
+
+def test_what_was_made_and_saved_is_said_on_its_own_page(as_operator: Client) -> None:
+    night = {"name": "night", "rank": 9, "service_tier": "night", "description": ""}
+    made = as_operator.post(_url("lane_add"), night, follow=True)
+    assert made.redirect_chain[-1][0] == _url("lane_change", "night")
+    assert "Made: night" in made.content.decode()
+    assert "was added successfully" not in made.content.decode()
+    saved = as_operator.post(_url("lane_change", "night"), {"description": "Late."}, follow=True)
+    assert "Saved: night" in saved.content.decode()
+
+
+def test_a_page_that_is_only_read_leads_back_and_offers_no_second_page_where_there_is_one(
+    as_operator: Client,
+) -> None:
+    save(as_operator, _url("tenant_add"), {"name": "Rail", "slug": "rail"})
+    event = as_operator.get(_url("auditevent_change", 1)).content.decode()
+    assert "Back" in event
+    assert "Close" not in event
+    listed = as_operator.get(_url("auditevent_changelist")).content.decode()
+    assert "Previous" not in listed
+    assert "Next" not in listed
+
+
 def test_a_refusal_is_shown_at_its_field(as_operator: Client) -> None:
     TenantFactory(slug="rail")
     page = as_operator.post(_url("tenant_add"), {"name": "Rail", "slug": "rail"}).content.decode()
@@ -75,7 +137,7 @@ def test_a_tenant_s_page_leads_to_its_first_key_member_and_lane(as_operator: Cli
 
 def test_an_entitlement_is_granted_changed_and_ended(as_operator: Client) -> None:
     tenant = TenantFactory()
-    grant = {"tenant": tenant.pk, "lane": "high", "weight": 3, "speculation": "on", "reason": "launch"}
+    grant = {"tenant": tenant.pk, "lane": "high", "weight": 3, "reason": "launch"}
     as_operator.post(_url("entitlement_add"), grant)
     with every_tenant("test"):
         entitlement = Entitlement.objects.get()
@@ -86,7 +148,7 @@ def test_an_entitlement_is_granted_changed_and_ended(as_operator: Client) -> Non
     as_operator.post(_url("entitlement_end", entitlement.pk))
     with every_tenant("test"):
         entitlement.refresh_from_db()
-    assert (entitlement.weight, entitlement.speculation) == (5, False)
+    assert (entitlement.weight, entitlement.speculation) == (5, True)
     assert entitlement.ended_at is not None
     assert _actions() == ["entitlement.grant", "entitlement.change", "entitlement.end"]
 

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from accounts.authentication import InvalidKey, authenticate_key
+from accounts.formatting import exactly
 from accounts.models import ApiKey, AuditEvent, Lane, User
 from accounts.tenancy import every_tenant
 from tests.factories import ApiKeyFactory, OperatorFactory, TenantFactory
@@ -177,6 +178,54 @@ def test_a6_revoking_asks_first_then_refuses_the_key_at_once(as_operator: Client
     with pytest.raises(InvalidKey):
         authenticate_key(key.raw)
     assert AuditEvent.objects.get().action == "api_key.revoke"
+
+
+def test_a_rotated_key_says_until_when_it_works_and_what_replaces_it(as_operator: Client) -> None:
+    key: Any = ApiKeyFactory()
+    save(as_operator, _url("rotate", key.pk), {"overlap": 2})
+    with every_tenant("test"):
+        key.refresh_from_db()
+        successor = key.rotated_to.get()
+    until = f"Works until {exactly(key.expires_at)}"
+    assert until in as_operator.get(_url("changelist")).content.decode()
+    page = as_operator.get(_url("change", key.pk)).content.decode()
+    assert until in page
+    assert f'href="{_url("change", successor.pk)}"' in page
+    assert (
+        f'href="{_url("change", key.pk)}"' in as_operator.get(_url("change", successor.pk)).content.decode()
+    )
+
+
+def test_revoking_a_successor_warns_that_the_old_key_ends_all_the_same(as_operator: Client) -> None:
+    key: Any = ApiKeyFactory()
+    assert "ends all the same" not in as_operator.get(_url("revoke", key.pk)).content.decode()
+    save(as_operator, _url("rotate", key.pk), {"overlap": 2})
+    with every_tenant("test"):
+        key.refresh_from_db()
+        successor = key.rotated_to.get()
+    question = as_operator.get(_url("revoke", successor.pk)).content.decode()
+    assert f"sb_{key.prefix}…, ends all the same: it works until {exactly(key.expires_at)}" in question
+
+
+def test_only_scopes_with_routes_are_offered_and_none_is_taken_away_unasked(as_operator: Client) -> None:
+    offered = as_operator.get(_url("add")).context["adminform"].form.fields["scopes"].choices
+    assert [value for value, _ in offered] == ["inference", "read"]
+    key: Any = ApiKeyFactory(scopes=["read", "admin"])
+    held = as_operator.get(_url("change", key.pk)).context["adminform"].form.fields["scopes"].choices
+    assert [value for value, _ in held] == ["inference", "read", "admin"]
+
+
+def test_the_same_words_stand_for_a_key_s_lane_and_scopes_wherever_they_are_shown(
+    as_operator: Client,
+) -> None:
+    key: Any = ApiKeyFactory()
+    revoked: Any = ApiKeyFactory(revoked_at=timezone.now())
+    tenant = reverse("admin:accounts_tenant_change", args=[key.tenant_id])
+    for url in (_url("add"), _url("change", key.pk), _url("change", revoked.pk), _url("changelist"), tenant):
+        assert "none (normal)" in as_operator.get(url).content.decode(), url
+    page = as_operator.get(_url("change", revoked.pk)).content.decode()
+    assert "Generate: chat, completions" in page
+    assert "&quot;inference&quot;" not in page
 
 
 def test_what_a_key_may_do_is_changed_through_its_verb(as_operator: Client) -> None:
