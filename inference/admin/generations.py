@@ -16,7 +16,7 @@ from unfold.enums import ActionVariant
 from accounts import audit
 from accounts.actors import actor_of
 from accounts.admin.base import Question, RecordAdmin
-from accounts.admin.filters import generation_id_in
+from accounts.admin.filters import generation_id_in, titled
 from accounts.formatting import EMPTY, ago, badge, code, exactly, lasted, link, number, unbroken
 from accounts.models import AssignmentReason, LaneAssignment
 from inference.admin.timeline import Run, Story, draw
@@ -24,6 +24,28 @@ from inference.cancellation import cancel
 from inference.messages import CancelReason
 from inference.models import Generation, GenerationRun, GenerationState, RunOutcome
 from inference.models.generation import LIVE_STATES
+
+_ROUTES = {
+    "ws.chat": "the chat page",
+    "chat.completions": "the API, chat completions",
+    "completions": "the API, completions",
+}
+
+
+def route_in_words(route: str) -> str:
+    """Where a generation came in."""
+    return _ROUTES.get(route, route)
+
+
+class RouteFilter(admin.SimpleListFilter):
+    title = "came in by"
+    parameter_name = "route"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return list(_ROUTES.items())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(route=self.value()) if self.value() else queryset
 
 
 @admin.register(Generation)
@@ -44,8 +66,8 @@ class GenerationAdmin(RecordAdmin):
         "lane",
         ("model", admin.RelatedOnlyFieldListFilter),
         ("tenant", admin.RelatedOnlyFieldListFilter),
-        "route",
-        "created_at",
+        RouteFilter,
+        ("created_at", titled("accepted", admin.DateFieldListFilter)),
     )
     list_select_related = ("tenant", "model", "lane")
     search_fields = ("tenant__name", "tenant__slug", "api_key__prefix", "user__username")
@@ -56,7 +78,16 @@ class GenerationAdmin(RecordAdmin):
     fieldsets = (
         (
             "What",
-            {"fields": ("identifier", "state_label", "ended_because", "model_link", "route", "request_code")},
+            {
+                "fields": (
+                    "identifier",
+                    "state_label",
+                    "ended_because",
+                    "model_link",
+                    "came_in",
+                    "request_code",
+                )
+            },
         ),
         (
             "Whose, and in which lane",
@@ -87,7 +118,11 @@ class GenerationAdmin(RecordAdmin):
 
     @display(description="Generation", header=True)
     def named(self, generation: Generation) -> list[str]:
-        return [f"gen_{generation.id.hex[:12]}…", generation.route]
+        return [f"gen_{generation.id.hex[:12]}…", route_in_words(generation.route)]
+
+    @display(description="Came in by")
+    def came_in(self, generation: Generation) -> str:
+        return route_in_words(generation.route)
 
     @display(description="Id")
     def identifier(self, generation: Generation) -> str:
@@ -132,7 +167,7 @@ class GenerationAdmin(RecordAdmin):
     @display(description="Lane asked for")
     def asked(self, generation: Any) -> str:
         assignment = generation.assignment
-        return (assignment.requested_lane or "none in particular") if assignment else EMPTY
+        return (assignment.requested_lane or "none") if assignment else EMPTY
 
     @display(description="Why this lane")
     def why(self, generation: Any) -> str:
@@ -147,7 +182,10 @@ class GenerationAdmin(RecordAdmin):
 
     @display(description="Prompt + answer")
     def tokens(self, generation: Generation) -> str:
-        return unbroken(f"{number(generation.prompt_tokens)} + {number(generation.completion_tokens)}")
+        # An answer is counted when it has ended.
+        live = generation.state in LIVE_STATES
+        answer = EMPTY if live else number(generation.completion_tokens)
+        return unbroken(f"{number(generation.prompt_tokens)} + {answer}")
 
     @display(description="Prompt")
     def prompt_count(self, generation: Generation) -> str:
@@ -237,8 +275,8 @@ class GenerationAdmin(RecordAdmin):
         return cast(list[Any], super().get_actions_detail(request, object_id)) if live else []
 
     @action(
-        description="Cancel",
-        icon="cancel",
+        description="Stop generation",
+        icon="stop_circle",
         url_path="cancel",
         permissions=["operate"],
         variant=ActionVariant.DANGER,
@@ -246,12 +284,12 @@ class GenerationAdmin(RecordAdmin):
     def cancel(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
         generation = self.object_or_404(request, object_id)
         question = Question(
-            title=f"Cancel {generation}?",
+            title=f"Stop {generation}?",
             meaning=[
                 "It ends within a tick, wherever it is, and its client is told that an operator ended it.",
                 "What it has produced so far is settled.",
             ],
-            submit="Cancel the generation",
+            submit="Stop the generation",
             danger=True,
         )
 
@@ -260,7 +298,7 @@ class GenerationAdmin(RecordAdmin):
                 state = GenerationState(generation.state)
                 audit.record(actor_of(request), "generation.cancel", generation, {"state": state}, None)
             cancel(generation.id, CancelReason.OPERATOR_REQUESTED)
-            return f"{generation} is being cancelled."
+            return f"{generation} is being stopped."
 
         return self.ask(request, generation, question, end)
 

@@ -6,7 +6,6 @@ from typing import Any, cast
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseBase
-from django.template.defaultfilters import filesizeformat
 from django.template.response import TemplateResponse
 from django.urls import path
 from unfold.decorators import action, display
@@ -15,7 +14,7 @@ from unfold.enums import ActionVariant
 from accounts.actors import actor_of
 from accounts.admin.base import Question, SiteModelAdmin
 from accounts.admin.filters import RetiredFilter
-from accounts.formatting import EMPTY, code, exactly, number
+from accounts.formatting import EMPTY, code, exactly, file_size, number
 from inference import language_models
 from inference.admin.now import living
 from inference.admin.scheduler import scheduler_now
@@ -46,6 +45,7 @@ class LanguageModelAdmin(SiteModelAdmin):
     class Media:
         css = {"all": ("signalbox/admin/scheduler.css",)}
 
+    list_before_template = "admin/adding_models.html"
     list_display = ("named", "state", "serving", "context", "weights", "size", "slots")
     list_display_links = ("named",)
     list_filter = (RetiredFilter, "architecture", "quantization")
@@ -151,7 +151,7 @@ class LanguageModelAdmin(SiteModelAdmin):
 
     @display(description="Size", ordering="size_bytes")
     def size(self, model: LanguageModel) -> str:
-        return filesizeformat(model.size_bytes)
+        return file_size(model.size_bytes)
 
     @display(description="Chats", boolean=True)
     def chat(self, model: LanguageModel) -> bool:

@@ -10,6 +10,7 @@ from django.utils import timezone
 from unfold.decorators import action, display
 
 from accounts.admin.base import RecordAdmin
+from accounts.admin.filters import titled
 from accounts.formatting import EMPTY, ago, exactly, link
 from inference.admin.now import WorkerState, living, state_of
 from inference.models import Worker
@@ -30,7 +31,12 @@ class StoppedFilter(admin.SimpleListFilter):
 class WorkerAdmin(RecordAdmin):
     list_display = ("named", "state", "load", "model_link", "device", "started", "seen")
     list_display_links = ("named",)
-    list_filter = (StoppedFilter, ("model", admin.RelatedOnlyFieldListFilter), "hostname", "started_at")
+    list_filter = (
+        StoppedFilter,
+        ("model", admin.RelatedOnlyFieldListFilter),
+        ("hostname", titled("host", admin.AllValuesFieldListFilter)),
+        ("started_at", titled("started", admin.DateFieldListFilter)),
+    )
     list_select_related = ("model",)
     search_fields = ("hostname", "pid", "model__name")
     search_help_text = "By host, process id or model"
@@ -43,7 +49,7 @@ class WorkerAdmin(RecordAdmin):
                 "description": "From its heartbeat, which it sends about once a second.",
             },
         ),
-        ("What it is", {"fields": ("hostname", "pid", "model_link", "device", "blas")}),
+        ("What it is", {"fields": ("host", "process", "model_link", "device", "blas_name")}),
         ("Its life", {"fields": ("started_exactly", "seen_exactly", "stopped_exactly")}),
     )
     actions_detail = ("scheduler",)
@@ -51,7 +57,10 @@ class WorkerAdmin(RecordAdmin):
         "state",
         "load",
         "progress",
+        "host",
+        "process",
         "model_link",
+        "blas_name",
         "started_exactly",
         "seen_exactly",
         "stopped_exactly",
@@ -86,10 +95,21 @@ class WorkerAdmin(RecordAdmin):
     def progress(self, worker: Any) -> str:
         if worker.heartbeat is None:
             return EMPTY
-        age = max(0.0, timezone.now().timestamp() - worker.heartbeat.progressed_at)
-        return (
-            f"{age:.1f} s ago; {worker.heartbeat.decoding} decoding, {worker.heartbeat.prefilling} in prefill"
-        )
+        beat = worker.heartbeat
+        age = max(0.0, timezone.now().timestamp() - beat.progressed_at)
+        return f"{age:.1f} s ago; {beat.decoding} writing, {beat.prefilling} reading their prompt"
+
+    @display(description="Host")
+    def host(self, worker: Worker) -> str:
+        return worker.hostname
+
+    @display(description="Process id")
+    def process(self, worker: Worker) -> str:
+        return str(worker.pid)
+
+    @display(description="Linear algebra")
+    def blas_name(self, worker: Worker) -> str:
+        return worker.blas or EMPTY
 
     @display(description="Model")
     def model_link(self, worker: Worker) -> str:

@@ -231,3 +231,36 @@ def test_a_model_is_retired_after_a_question(as_operator: Client) -> None:
     model.refresh_from_db()
     assert model.retired_at is not None
     assert AuditEvent.objects.get().action == "language_model.retire"
+
+
+def test_an_answer_that_is_being_written_is_not_counted_as_nothing(as_operator: Client) -> None:
+    running = GenerationFactory(state="running", prompt_tokens=35)
+    assert "35 + –" in as_operator.get(_url("generation_changelist")).content.decode()
+    page = as_operator.get(_url("generation_change", running.pk)).content.decode()
+    assert "Stop generation" in page
+
+
+def test_a_generation_says_in_words_where_it_came_in(as_operator: Client) -> None:
+    wanted = GenerationFactory(route="ws.chat")
+    GenerationFactory(route="completions")
+    page = as_operator.get(_url("generation_changelist"), {"route": "ws.chat"})
+    assert page.context["cl"].result_list == [wanted]
+    assert "the chat page" in page.content.decode()
+    assert "the chat page" in as_operator.get(_url("generation_change", wanted.pk)).content.decode()
+
+
+def test_the_models_page_says_how_one_is_added_and_sizes_as_files_are_told(as_operator: Client) -> None:
+    LanguageModelFactory(size_bytes=541_600_000)
+    page = as_operator.get(_url("languagemodel_changelist")).content.decode()
+    assert "manage.py model add" in page
+    assert "541.6\xa0MB" in page
+
+
+def test_the_landing_page_says_in_plain_words_what_a_worker_has_room_for(
+    as_operator: Client, valkey: redis.Redis
+) -> None:
+    heartbeats.beat(valkey, _beat(WorkerFactory(), timezone.now()))
+    busy = as_operator.get(reverse("admin:index")).content.decode()
+    assert "3 writing, 1 reading their prompt, room for 4 more" in busy
+    heartbeats.beat(valkey, _beat(WorkerFactory(), timezone.now(), decoding=0, prefilling=0))
+    assert "Nothing runs; room for 8" in as_operator.get(reverse("admin:index")).content.decode()
