@@ -65,8 +65,12 @@ UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Signalbox",
     "SITE_HEADER": "Signalbox",
     "SITE_SUBHEADER": _subheader,
-    "SITE_URL": "/",
-    "SITE_ICON": _static("signalbox/pictures/favicon.svg"),
+    # The way to the chat is named in the sidebar and the user's menu.
+    "SITE_URL": None,
+    "SITE_ICON": {
+        "light": _static("signalbox/pictures/favicon.svg"),
+        "dark": _static("signalbox/pictures/signal-dark.svg"),
+    },
     "SITE_FAVICONS": [
         {"rel": "icon", "type": "image/svg+xml", "href": _static("signalbox/pictures/favicon.svg")}
     ],
@@ -89,7 +93,12 @@ UNFOLD: dict[str, Any] = {
     "DASHBOARD_CALLBACK": "inference.admin.now.dashboard",
     "STYLES": [_static("signalbox/admin/admin.css")],
     "SCRIPTS": [_static("signalbox/admin/admin.js")],
-    "ACCOUNT": {"navigation": [{"title": "Change password", "link": reverse_lazy("password")}]},
+    "ACCOUNT": {
+        "navigation": [
+            {"title": "Chat", "link": reverse_lazy("chat")},
+            {"title": "Change password", "link": reverse_lazy("password")},
+        ]
+    },
     "COMMAND": {"search_models": True},
     "SIDEBAR": {
         "show_search": False,
@@ -107,6 +116,7 @@ UNFOLD: dict[str, Any] = {
                     _page("Generations", "forum", "inference_generation"),
                     _page("Workers", "memory", "inference_worker"),
                     {**_page("Models", "deployed_code", "inference_languagemodel"), "active": _is_models},
+                    {"title": "Chat", "icon": "chat", "link": reverse_lazy("chat")},
                 ],
             },
             {

@@ -9,6 +9,7 @@ from csp.decorators import csp_replace
 from django import forms
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -51,9 +52,19 @@ def chat(request: HttpRequest, conversation: str = "") -> HttpResponse:
     return render(request, "signalbox/chat.html", {"options": chat_conversations.choices(user)})
 
 
+class SignInForm(AuthenticationForm):
+    """User name and password. Which of the two is wrong is not told, nor whether the account is closed."""
+
+    error_messages = {
+        **AuthenticationForm.error_messages,
+        "invalid_login": "There is no such user, or this is not their password. Capitals count in both.",
+    }
+
+
 class SignIn(LoginView):
     """Asks for user name and password."""
 
+    authentication_form = SignInForm
     template_name = "signalbox/login.html"
     redirect_authenticated_user = True
 

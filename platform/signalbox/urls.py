@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.urls import include, path, re_path
+from django.views.generic import RedirectView
 
 from inference.api.urls import documentation_urlpatterns
 from signalbox import health
@@ -17,5 +18,8 @@ urlpatterns = [
     re_path(r"^v1(?:/|$)", include("inference.api.urls")),
     *documentation_urlpatterns,
     path("admin/", admin.site.urls),
+    # APPEND_SLASH is off, for the API's sake; these two are what people type.
+    path("admin", RedirectView.as_view(pattern_name="admin:index", query_string=True)),
+    path("chat", RedirectView.as_view(pattern_name="chat", query_string=True)),
     *page_urls,
 ]
