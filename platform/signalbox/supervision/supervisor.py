@@ -48,7 +48,7 @@ class Supervisor:
         """Start the processes of all ``stages`` side by side; return when all serve, or a stop was asked for.
 
         A stage is stopped when the ones after it are gone. Raises ``StartError`` when a process ends or does not
-        serve in time.
+        serve in time, or cannot be started at all.
         """
         started = []
         for specs in stages:
@@ -56,7 +56,10 @@ class Supervisor:
             self._stages.append(stage)
             started += stage
         for child in started:
-            await child.start()
+            try:
+                await child.start()
+            except OSError as error:
+                raise StartError(f"{child.spec.name} cannot be started: {error}.") from error
         await asyncio.gather(*(self._until_ready(child) for child in started))
         if not self.stop_asked():
             self._keepers += [asyncio.create_task(self._keep(child)) for child in started]
@@ -77,7 +80,12 @@ class Supervisor:
             log.close()
 
     def _child(self, spec: ProcessSpec) -> Child:
-        log = LogFile(self._logs_dir, spec.name)
+        try:
+            log = LogFile(self._logs_dir, spec.name, self._console.say)
+        except OSError as error:
+            raise StartError(
+                f"The log of {spec.name} cannot be opened: {error}. Make room, or make {self._logs_dir} yours."
+            ) from error
         self._logs.append(log)
         return Child(spec, self._console, log)
 
@@ -112,7 +120,21 @@ class Supervisor:
                     f"Look at {self._log_path(child)}."
                 )
             await asyncio.sleep(delay)
-            await child.start()
+            await self._start_again(child, restarts)
+
+    async def _start_again(self, child: Child, restarts: Restarts) -> None:
+        """Start it, whatever the system lacks for that at first: memory, processes, file descriptors."""
+        while True:
+            try:
+                await child.start()
+            except OSError as error:
+                delay = restarts.ended(lived_s=0.0)
+                self._console.say(
+                    f"! {child.spec.name} cannot be started: {error}. It is tried again in {delay:.1f} s."
+                )
+                await asyncio.sleep(delay)
+            else:
+                return
 
     async def _stop(self, child: Child) -> None:
         if self._forced:
