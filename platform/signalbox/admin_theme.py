@@ -116,6 +116,7 @@ UNFOLD: dict[str, Any] = {
                     _page("Generations", "forum", "inference_generation"),
                     _page("Workers", "memory", "inference_worker"),
                     {**_page("Models", "deployed_code", "inference_languagemodel"), "active": _is_models},
+                    _page("Published prefixes", "campaign", "inference_publishedprefix"),
                     {"title": "Chat", "icon": "chat", "link": reverse_lazy("chat")},
                 ],
             },
