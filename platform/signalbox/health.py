@@ -108,13 +108,15 @@ async def ready(request: HttpRequest) -> JsonResponse:
     return JsonResponse(body, status=503 if readiness.reason else 200)
 
 
+def expected_models() -> set[str]:
+    """The models whose workers were not stopped in order."""
+    served = LanguageModel.objects.filter(retired_at=None, workers__stopped_at=None, workers__isnull=False)
+    return set(served.values_list("name", flat=True).distinct())
+
+
 def _readiness() -> Readiness:
     try:
-        expected = set(
-            LanguageModel.objects.filter(retired_at=None, workers__stopped_at=None, workers__isnull=False)
-            .values_list("name", flat=True)
-            .distinct()
-        )
+        expected = expected_models()
     except DatabaseError:
         _log.warning("not_ready", reason=NotReady.DATABASE_UNREACHABLE.value, exc_info=True)
         return Readiness(NotReady.DATABASE_UNREACHABLE, {})

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging.config
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import structlog
+
+#: Name of the logger that has a line for each request.
+ACCESS_LOG: Final = "signalbox.access"
 
 
 def _has_exception(record: logging.LogRecord) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -69,6 +70,13 @@ class Up:
                     found[name.removeprefix("manage.py ")] = child
         return found
 
+    def status(self, *options: str) -> str:
+        """What `manage.py status` says of it."""
+        command = [sys.executable, str(ROOT / "manage.py"), "status", *options]
+        return subprocess.run(
+            command, env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+
     def refused(self, **env: str) -> str:
         """What another `up` says that is not to start."""
         done = subprocess.run(
@@ -122,9 +130,20 @@ def test_up_serves_survives_a_crash_and_stops_in_order(up: Up) -> None:
     assert "\n" not in taken
     shutil.rmtree(other)
 
+    # Each request is in the log file; the output, which is no terminal here, has it too.
+    assert "POST /v1/chat/completions 200" in (up.state_dir / "logs" / "web.log").read_text()
+
+    # The status names every process by the number that a person may kill.
+    status = json.loads(up.status("--json"))
+    assert (status["supervisor"], status["url"]) == (up.process.pid, f"http://127.0.0.1:{up.port}")
+    assert (status["ready"], status["queues"]) == (True, {"tiny": {"high": 0, "normal": 0, "low": 0}})
+    found = {process["role"]: process for process in status["processes"]}
+    running = {name.removesuffix("-server"): child.pid for name, child in up.children().items()}
+    assert {role: process["pid"] for role, process in found.items()} == {"up": up.process.pid, **running}
+    assert (found["worker"]["model"], found["worker"]["state"]) == ("tiny", "serving")
+
     # A killed worker is started again, and said so.
-    killed = up.children()["worker"]
-    killed.kill()
+    os.kill(found["worker"]["pid"], signal.SIGKILL)
     wait_until(lambda: "! worker-tiny ended with signal SIGKILL; it is started again" in up.output, up)
     wait_until(lambda: up.output.count("worker_serving") == 2, up)
 
@@ -140,6 +159,8 @@ def test_up_serves_survives_a_crash_and_stops_in_order(up: Up) -> None:
     assert max(gone["web"], gone["celery"]) <= gone["worker"] <= gone["valkey-server"]
     assert up.process.wait() == 0
     assert up.output.rstrip().endswith("Stopped. All data is kept.")
+    assert "SecurityWarning" not in up.output, "what root means is said once, in our own words"
+    assert "does not run here" in up.status()
 
 
 def test_a_second_up_keeps_the_data_shows_no_secret_and_takes_all_processes_along_when_it_is_killed(

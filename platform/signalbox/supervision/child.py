@@ -24,10 +24,13 @@ class ProcessSpec:
     """What to run and how to treat it.
 
     ``ready`` tells whether it serves. ``drain_s`` is how long it may take to end when asked to; ``orphan_signal``
-    is what it gets when the supervisor itself is gone; what it writes is shown ``on_console`` as well as logged.
+    is what it gets when the supervisor itself is gone; what it writes is shown ``on_console`` as well as logged,
+    except, on a terminal, lines that hold ``not_on_terminal``.
     """
 
     name: str
+    role: str
+    model: str | None = None
     command: list[str]
     ready: Callable[[], Awaitable[bool]]
     drain_s: float
@@ -35,6 +38,7 @@ class ProcessSpec:
     orphan_signal: int = signal.SIGKILL
     environment: dict[str, str] = field(default_factory=dict)
     on_console: bool = True
+    not_on_terminal: str | None = None
 
 
 class Child:
@@ -47,6 +51,12 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._output: asyncio.Task[None] | None = None
         self._started = 0.0
+        #: Unix seconds of the last start.
+        self.since = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
 
     @property
     def running(self) -> bool:
@@ -69,7 +79,7 @@ class Child:
             start_new_session=True,
             limit=_LINE_BYTES,
         )
-        self._started = time.monotonic()
+        self._started, self.since = time.monotonic(), time.time()
         self._output = asyncio.create_task(self._copy_output(self._process))
 
     async def wait(self) -> int:
@@ -110,8 +120,14 @@ class Child:
             if not line:
                 return
             self._log.write(line)
-            if self.spec.on_console:
-                self._console.line(self.spec.name, line.decode(errors="replace").rstrip("\n"))
+            text = line.decode(errors="replace").rstrip("\n")
+            if self.spec.on_console and not self._kept_from_terminal(text):
+                self._console.line(self.spec.name, text)
+
+    def _kept_from_terminal(self, text: str) -> bool:
+        """A person watches for what happens to the site; what it answers, line by line, would scroll that away."""
+        mark = self.spec.not_on_terminal
+        return mark is not None and self._console.is_terminal and mark in text
 
 
 def describe_status(status: int) -> str:

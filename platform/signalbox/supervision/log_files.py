@@ -93,6 +93,7 @@ class Console:
 
     def __init__(self) -> None:
         self._broken = False
+        self.is_terminal = sys.stdout.isatty()
         if isinstance(sys.stdout, io.TextIOWrapper):
             # A terminal of another character set gets question marks, not an error.
             sys.stdout.reconfigure(errors="replace")

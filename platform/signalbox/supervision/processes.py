@@ -13,6 +13,7 @@ from inference.dispatch.heartbeats import heartbeats
 from signalbox import store
 from signalbox.configuration import ROOT, Configuration
 from signalbox.connections import DRAIN_S
+from signalbox.logging import ACCESS_LOG
 from signalbox.supervision import embedded_valkey
 from signalbox.supervision.addresses import loopback
 from signalbox.supervision.child import ProcessSpec
@@ -30,6 +31,7 @@ def valkey(settings: Configuration) -> ProcessSpec:
 
     return ProcessSpec(
         name="valkey",
+        role="valkey",
         command=embedded_valkey.command(settings.valkey_dir, settings.valkey_socket),
         ready=answers,
         ready_s=embedded_valkey.READY_TIMEOUT_S,
@@ -46,7 +48,14 @@ def web(settings: Configuration) -> ProcessSpec:
     async def answers() -> bool:
         return await _http_status(host, port, "/health/live") == 200
 
-    return ProcessSpec(name="web", command=_manage("web"), ready=answers, drain_s=DRAIN_S + 10.0)
+    return ProcessSpec(
+        name="web",
+        role="web",
+        command=_manage("web"),
+        ready=answers,
+        drain_s=DRAIN_S + 10.0,
+        not_on_terminal=ACCESS_LOG,
+    )
 
 
 def worker(model: str, settings: Configuration) -> ProcessSpec:
@@ -54,6 +63,8 @@ def worker(model: str, settings: Configuration) -> ProcessSpec:
     tunables = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if sys.platform == "linux" else {}
     return ProcessSpec(
         name=f"worker-{model.replace('/', '-')}",
+        role="worker",
+        model=model,
         command=_manage("worker", model),
         ready=_serves(model),
         ready_s=_MODEL_LOAD_S,
@@ -68,7 +79,7 @@ def celery() -> ProcessSpec:
     async def started() -> bool:
         return True
 
-    return ProcessSpec(name="celery", command=_manage("celery"), ready=started, drain_s=20.0)
+    return ProcessSpec(name="celery", role="celery", command=_manage("celery"), ready=started, drain_s=20.0)
 
 
 def _manage(*arguments: str) -> list[str]:

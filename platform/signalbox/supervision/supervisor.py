@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from signalbox.supervision.child import Child, ProcessSpec, describe_status
 from signalbox.supervision.log_files import Console, LogFile
+from signalbox.supervision.process_list import Listed, State
 from signalbox.supervision.restarts import Restarts
 
 _POLL_S = 0.1
@@ -23,12 +24,17 @@ class Supervisor:
     """The processes of one installation.
 
     ``start`` brings some up and returns when they serve; ``run`` restarts those that end until a stop is asked
-    for; ``stop`` ends all, in the reverse order of their start.
+    for; ``stop`` ends all, in the reverse order of their start. ``changed`` is told of the processes there are,
+    whenever one starts, serves or ends.
     """
 
-    def __init__(self, console: Console, logs_dir: Path) -> None:
+    def __init__(
+        self, console: Console, logs_dir: Path, changed: Callable[[list[Listed]], None] = lambda listed: None
+    ) -> None:
         self._console = console
         self._logs_dir = logs_dir
+        self._changed = changed
+        self._states: dict[Child, State] = {}
         self._stages: list[list[Child]] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._logs: list[LogFile] = []
@@ -60,6 +66,7 @@ class Supervisor:
                 await child.start()
             except OSError as error:
                 raise StartError(f"{child.spec.name} cannot be started: {error}.") from error
+            self._note(child, State.STARTING)
         await asyncio.gather(*(self._until_ready(child) for child in started))
         if not self.stop_asked():
             self._keepers += [asyncio.create_task(self._keep(child)) for child in started]
@@ -98,6 +105,7 @@ class Supervisor:
                     f"It says why in {self._log_path(child)}."
                 )
             if await child.spec.ready():
+                self._note(child, State.RUNNING)
                 return
             if time.monotonic() > deadline:
                 raise StartError(
@@ -111,6 +119,7 @@ class Supervisor:
         while True:
             status = await child.wait()
             delay = restarts.ended(child.lived_s)
+            self._note(child, State.RESTARTING)
             self._console.say(
                 f"! {name} ended with {describe_status(status)}; it is started again in {delay:.1f} s. Nothing is lost."
             )
@@ -121,6 +130,7 @@ class Supervisor:
                 )
             await asyncio.sleep(delay)
             await self._start_again(child, restarts)
+            self._note(child, State.RUNNING)
 
     async def _start_again(self, child: Child, restarts: Restarts) -> None:
         """Start it, whatever the system lacks for that at first: memory, processes, file descriptors."""
@@ -139,10 +149,31 @@ class Supervisor:
     async def _stop(self, child: Child) -> None:
         if self._forced:
             child.signal(signal.SIGKILL)
+        self._note(child, State.STOPPING)
         if not await child.stop():
             self._console.say(
                 f"! {child.spec.name} did not end within {child.spec.drain_s:.0f} s and was killed."
             )
+        self._note(child, None)
+
+    def _note(self, child: Child, state: State | None) -> None:
+        """``child`` is in ``state`` now; ``None``: it has ended for good."""
+        if state is None:
+            self._states.pop(child, None)
+        else:
+            self._states[child] = state
+        self._changed(
+            [
+                Listed(
+                    role=each.spec.role,
+                    model=each.spec.model,
+                    pid=each.pid or 0,
+                    since=each.since,
+                    state=its_state,
+                )
+                for each, its_state in self._states.items()
+            ]
+        )
 
     def _signalled(self, number: int) -> None:
         if not self._stopping.is_set():

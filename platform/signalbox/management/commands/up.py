@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -17,6 +19,7 @@ from signalbox.supervision import addresses, embedded_valkey, processes
 from signalbox.supervision.addresses import AddressError
 from signalbox.supervision.instance_lock import AlreadyRunningError, InstanceLock
 from signalbox.supervision.log_files import Console
+from signalbox.supervision.process_list import Listed, ProcessList
 from signalbox.supervision.supervisor import StartError, Supervisor
 from signalbox.supervision.welcome import welcome
 
@@ -33,13 +36,16 @@ class Command(BaseCommand):
         try:
             lock.acquire()
             addresses.check(settings.host, settings.port)
-            asyncio.run(_up(settings, Console()))
+            console = Console()
+            if os.geteuid() == 0:
+                console.say("! This runs as root. Outside of a container, give it an account of its own.")
+            asyncio.run(_up(settings, console))
         except (AlreadyRunningError, AddressError, StartError) as error:
             raise CommandError(str(error)) from error
 
 
 async def _up(settings: Configuration, console: Console) -> None:
-    supervisor = Supervisor(console, settings.logs_dir)
+    supervisor = Supervisor(console, settings.logs_dir, _keep_list(settings, console))
     supervisor.handle_signals()
     try:
         await _start(settings, console, supervisor)
@@ -47,6 +53,20 @@ async def _up(settings: Configuration, console: Console) -> None:
     finally:
         await supervisor.stop()
         console.say("Stopped. All data is kept.")
+
+
+def _keep_list(settings: Configuration, console: Console) -> Callable[[list[Listed]], None]:
+    """Writes what runs to where `manage.py status` finds it. That is of no use to the site, so it cannot hurt it."""
+    processes = ProcessList(settings.state_dir)
+    url = addresses.site_url(settings.host, settings.port)
+
+    def write(listed: list[Listed]) -> None:
+        try:
+            processes.write(url, listed)
+        except OSError as error:
+            console.say(f"! `manage.py status` will not be up to date: {error}.")
+
+    return write
 
 
 async def _start(settings: Configuration, console: Console, supervisor: Supervisor) -> None:
