@@ -7,22 +7,34 @@ import secrets
 from pathlib import Path
 
 from signalbox.configuration import configuration
+from signalbox.state_directory import StateDirectoryError, unusable
 
 
 def read_or_create(name: str, nbytes: int = 32) -> str:
     """The secret ``name`` as URL-safe text; made with ``nbytes`` random bytes when it is not there.
 
-    Several processes may ask at once: the file is linked into place whole, and the first one wins.
+    Several processes may ask at once: the file is linked into place whole, and the first one wins. Raises
+    ``StateDirectoryError`` when it can be neither read nor made.
     """
-    directory = configuration().secrets_dir
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = directory / name
-    if not path.exists():
-        _create(path, secrets.token_urlsafe(nbytes))
-    return path.read_text().strip()
+    path = configuration().secrets_dir / name
+    try:
+        if not path.exists():
+            _create(path, secrets.token_urlsafe(nbytes))
+    except OSError as error:
+        raise unusable("the secret", path, "made", error) from error
+    try:
+        secret = path.read_text().strip()
+    except OSError as error:
+        raise unusable("the secret", path, "read", error) from error
+    except UnicodeDecodeError:
+        secret = ""
+    if not secret:
+        raise StateDirectoryError(f"The secret {path} holds no text. Restore it from your backup.")
+    return secret
 
 
 def _create(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

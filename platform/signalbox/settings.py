@@ -10,11 +10,20 @@ from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from signalbox import admin_theme, secret_files, store
 from signalbox.configuration import ROOT, configuration
 from signalbox.logging import logging_settings
+from signalbox.state_directory import StateDirectoryError, check_file, ensure_directory
 
 _configuration = configuration()
 
 BASE_DIR = ROOT
-SECRET_KEY = secret_files.read_or_create("django_secret_key", 50)
+try:
+    if not _configuration.database_url:
+        ensure_directory(_configuration.state_dir, "the state directory")
+        # SQLite's own messages name no file. Beside the database it keeps two more.
+        for suffix in ("", "-wal", "-shm"):
+            check_file(_configuration.state_dir / f"db.sqlite3{suffix}", "the database")
+    SECRET_KEY = secret_files.read_or_create("django_secret_key", 50)
+except StateDirectoryError as error:
+    raise SystemExit(str(error)) from None
 DEBUG = _configuration.debug
 ALLOWED_HOSTS = _configuration.allowed_hosts
 CSRF_TRUSTED_ORIGINS = _configuration.trusted_origins
@@ -82,7 +91,6 @@ _SQLITE_OPTIONS = {
 
 def _database() -> dict[str, Any]:
     if not _configuration.database_url:
-        _configuration.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return {
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": _configuration.state_dir / "db.sqlite3",

@@ -5,10 +5,11 @@ from typing import Any
 
 from celery.beat import EmbeddedService
 from celery.exceptions import SecurityWarning
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from signalbox.celery import app
 from signalbox.configuration import configuration
+from signalbox.state_directory import StateDirectoryError, check_file, ensure_directory
 
 #: The tasks wait for the database rather than compute.
 _THREADS = 2
@@ -22,7 +23,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         directory = configuration().state_dir / "celery"
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            ensure_directory(directory, "Celery's directory")
+            check_file(directory / "beat", "Celery's schedule")
+        except StateDirectoryError as error:
+            raise CommandError(str(error)) from error
         beat = EmbeddedService(app, thread=True, schedule_filename=str(directory / "beat"))
         with warnings.catch_warnings():
             # That root runs it is said once, by `up`; tasks are JSON, so nobody can send one that runs code.

@@ -15,6 +15,7 @@ from accounts.bootstrap import bootstrap
 from inference.models import LanguageModel
 from signalbox import store
 from signalbox.configuration import Configuration, configuration
+from signalbox.state_directory import StateDirectoryError, check_file, ensure_directory
 from signalbox.supervision import addresses, embedded_valkey, processes
 from signalbox.supervision.addresses import AddressError
 from signalbox.supervision.instance_lock import AlreadyRunningError, InstanceLock
@@ -34,14 +35,24 @@ class Command(BaseCommand):
         settings = configuration()
         lock = InstanceLock(settings.state_dir)
         try:
+            _check_directories(settings)
             lock.acquire()
             addresses.check(settings.host, settings.port)
             console = Console()
             if os.geteuid() == 0:
                 console.say("! This runs as root. Outside of a container, give it an account of its own.")
             asyncio.run(_up(settings, console))
-        except (AlreadyRunningError, AddressError, StartError) as error:
+        except (StateDirectoryError, AlreadyRunningError, AddressError, StartError) as error:
             raise CommandError(str(error)) from error
+
+
+def _check_directories(settings: Configuration) -> None:
+    """Raise ``StateDirectoryError`` for what would keep the supervisor or Valkey from working."""
+    ensure_directory(settings.state_dir, "the state directory")
+    ensure_directory(settings.logs_dir, "the directory of logs")
+    check_file(settings.state_dir / "up.lock", "the supervisor's lock")
+    if not settings.valkey_url:
+        ensure_directory(settings.valkey_dir, "Valkey's directory")
 
 
 async def _up(settings: Configuration, console: Console) -> None:

@@ -1,9 +1,10 @@
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from signalbox import server
 from signalbox.configuration import configuration
+from signalbox.state_directory import StateDirectoryError
 
 
 class Command(BaseCommand):
@@ -13,4 +14,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        server.serve(configuration())
+        try:
+            server.serve(configuration())
+        except StateDirectoryError as error:
+            raise CommandError(str(error)) from error
