@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
-# Before Django is loaded: settings are derived from the environment once. Named here and not in pyproject.toml,
-# because pytest-django would load them from there before it reads this file.
-os.environ["DJANGO_SETTINGS_MODULE"] = "signalbox.settings"
-_STATE = Path(tempfile.mkdtemp(prefix="signalbox-test-"))
-os.environ["SIGNALBOX_STATE_DIR"] = str(_STATE)
-os.environ.setdefault("SIGNALBOX_LOG_LEVEL", "WARNING")
-(_STATE / "vendor").mkdir()
+import django
+import pytest
+from hypothesis import settings
 
-from tests.fixtures import postgresql  # noqa: E402
-
-if os.environ.get("SIGNALBOX_TEST_DATABASE") == "postgresql":
-    os.environ["DATABASE_URL"] = postgresql.start()
-else:
-    os.environ.pop("DATABASE_URL", None)
-
-import django  # noqa: E402
-import pytest  # noqa: E402
-from hypothesis import settings  # noqa: E402
+from tests.state_directory import STATE_DIR
 
 django.setup()
 
@@ -58,4 +43,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def state_dir() -> Path:
-    return _STATE
+    return STATE_DIR

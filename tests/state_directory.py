@@ -1,0 +1,24 @@
+"""A state directory and a database of its own for every process that runs tests.
+
+A plugin and not a part of ``conftest.py``: processes that share the work inherit this one's environment, and
+pytest-django loads the settings, which are derived from it once, before it reads any ``conftest.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from tests.fixtures import postgresql
+
+STATE_DIR = Path(tempfile.mkdtemp(prefix="signalbox-test-"))
+(STATE_DIR / "vendor").mkdir()
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "signalbox.settings"
+os.environ["SIGNALBOX_STATE_DIR"] = str(STATE_DIR)
+os.environ.setdefault("SIGNALBOX_LOG_LEVEL", "WARNING")
+if os.environ.get("SIGNALBOX_TEST_DATABASE") == "postgresql":
+    os.environ["DATABASE_URL"] = postgresql.start()
+else:
+    os.environ.pop("DATABASE_URL", None)
