@@ -43,7 +43,7 @@ def publish(*, model: LanguageModel, name: str, text: str, actor: Actor) -> Publ
             raise ChangeRefused(
                 ChangeRefusal.INVALID, f"{model} is retired: nobody could use it.", field="language_model"
             )
-        if model.published_prefixes.filter(name=name, withdrawn_at=None).exists():
+        if PublishedPrefix.objects.filter(language_model=model, name=name, withdrawn_at=None).exists():
             raise ChangeRefused(
                 ChangeRefusal.NAME_TAKEN,
                 f"{name} is published for {model} already. Withdraw it first, or choose another name.",

@@ -134,7 +134,7 @@ def _read(caches: Iterable[Any], index: int, length: int, stop: int, start: int)
     at_end: list[mx.array] = []
     for cache in flat(caches):
         if isinstance(cache, ArraysCache):
-            states: list[mx.array | None] = cache.cache
+            states: Sequence[mx.array | None] = cache.cache
             if any(state is None for state in states):
                 return None
             at_end += [mx.contiguous(state[index : index + 1]) for state in states if state is not None]
