@@ -28,6 +28,7 @@ from unfold.paginator import InfinitePaginator
 
 from accounts.admin.once import TakenBefore, refuse_if_taken, taken_once, ticket_for
 from accounts.admin.trail import trail_of
+from accounts.formatting import EMPTY
 from accounts.models import User
 from accounts.refusals import ChangeRefused
 
@@ -78,6 +79,7 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
     warn_unsaved_form = True
     list_filter_submit = False
     show_facets = ShowFacets.NEVER
+    empty_value_display = EMPTY
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return _is_staff(request)

@@ -10,6 +10,7 @@ from django.contrib.admin import FieldListFilter, RelatedFieldListFilter, Simple
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.safestring import SafeString
 
 from accounts.admin.key_words import NO_DEFAULT_LANE
 
@@ -84,7 +85,7 @@ class DefaultLaneFilter(RelatedFieldListFilter):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.empty_value_display = NO_DEFAULT_LANE
+        self.empty_value_display = SafeString(NO_DEFAULT_LANE)
 
 
 def titled(title: str, kind: type[FieldListFilter]) -> type[FieldListFilter]:
