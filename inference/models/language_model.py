@@ -131,6 +131,7 @@ class LanguageModel(models.Model):
 
     class Meta:
         ordering = ["name"]
+        verbose_name = "model"
         constraints = [
             models.CheckConstraint(condition=models.Q(slots__gte=1), name="language_model_slots_positive"),
             models.CheckConstraint(

@@ -252,6 +252,7 @@ def test_a_generation_says_in_words_where_it_came_in(as_operator: Client) -> Non
 def test_the_models_page_says_how_one_is_added_and_sizes_as_files_are_told(as_operator: Client) -> None:
     LanguageModelFactory(size_bytes=541_600_000)
     page = as_operator.get(_url("languagemodel_changelist")).content.decode()
+    assert "<title> Models | Signalbox</title>" in page
     assert "manage.py model add" in page
     assert "541.6\xa0MB" in page
 
