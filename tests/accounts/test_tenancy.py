@@ -18,8 +18,18 @@ from tests.factories import ApiKeyFactory, ConversationFactory, GenerationFactor
 
 OURS = [model for app in ("accounts", "inference") for model in apps.get_app_config(app).get_models()]
 
-#: Rows of the installation, not of a tenant. ``AuditEvent`` names tenants, and is the auditor's, who sees all.
-OF_NO_TENANT = {"AuditEvent", "AuditHead", "Lane", "LanguageModel", "Tenant", "User", "Worker"}
+#: Rows of the installation, not of a tenant. ``AuditEvent`` names tenants, and is the auditor's, who sees all; a
+#: ``PublishedPrefix`` is every tenant's by its meaning.
+OF_NO_TENANT = {
+    "AuditEvent",
+    "AuditHead",
+    "Lane",
+    "LanguageModel",
+    "PublishedPrefix",
+    "Tenant",
+    "User",
+    "Worker",
+}
 
 
 def _leads_to_tenant(model: type[models.Model], seen: frozenset[type[models.Model]] = frozenset()) -> bool:
