@@ -111,13 +111,49 @@ def test_a_key_is_shown_once_works_and_is_refused_after_its_revocation(site: Adm
     assert raw.rsplit("_", 1)[1] not in site.logs()
 
 
+def test_reloading_the_page_that_shows_a_key_makes_no_second_one(page: Page) -> None:
+    page.goto("/admin/accounts/tenant/")
+    page.get_by_role("link", name="Default").click()
+    page.get_by_role("link", name="New key").click()
+    page.get_by_label("Name").fill("reloaded app")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#secret")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", name="This key was made already")).to_be_visible()
+    expect(page.locator("#secret")).to_have_count(0)
+    page.get_by_role("link", name="To the list").click()
+    expect(page.get_by_role("link", name="reloaded app")).to_have_count(1)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_page_s_tabs_are_all_there_whatever_its_width(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto("/admin/accounts/tenant/")
+    page.get_by_role("link", name="Default").first.click()
+    for name in ("General", "API keys", "Entitlements", "Members"):
+        expect(page.locator("#tabs-items").get_by_role("link", name=name)).to_be_attached()
+    page.locator("#tabs-items").get_by_role("link", name="Members").click()
+    expect(page.locator("#content").get_by_role("link", name=re.compile("admin")).first).to_be_visible()
+
+
+def test_a_row_s_card_on_a_phone_shows_what_matters_and_cuts_nothing(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/admin/accounts/lane/")
+    for cell in page.locator(".field-description").all():
+        cut = cell.evaluate("element => element.scrollHeight - element.clientHeight")
+        assert cut <= 0, cell.inner_text()
+    page.goto("/admin/accounts/apikey/")
+    shown = page.locator("#result_list tbody").first.locator("th:visible, td:visible")
+    assert shown.count() <= 4
+
+
 def test_going_back_does_not_bring_a_secret_back(page: Page) -> None:
     page.goto("/admin/accounts/user/add/")
-    page.get_by_label("Username").fill("signaller")
+    page.get_by_label("User name").fill("signaller")
     page.get_by_role("button", name="Save").click()
     secret = page.locator("#secret").inner_text()
     page.get_by_role("link", name="I have handed it over").click()
-    expect(page.get_by_label("Username")).to_have_value("signaller")
+    expect(page.get_by_label("User name")).to_have_value("signaller")
     # The answer to a POST that may not be stored: the browser has nothing to go back to.
     with pytest.raises(Error, match="ERR_CACHE_MISS"):
         page.go_back(wait_until="commit")
@@ -162,7 +198,10 @@ def test_no_page_is_wider_than_a_phone(page: Page) -> None:
         "/admin/accounts/tenant/",
         "/admin/accounts/tenant/add/",
         "/admin/accounts/auditevent/1/change/",
+        "/admin/accounts/lane/",
+        "/admin/accounts/user/",
         "/admin/inference/generation/",
+        "/admin/inference/languagemodel/",
     ):
         page.goto(path)
         width = page.evaluate("document.documentElement.scrollWidth")

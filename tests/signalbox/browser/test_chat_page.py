@@ -285,6 +285,16 @@ def test_screen_readers_hear_finished_passages_and_not_single_tokens(chat: ChatP
     expect(announcer).to_have_text(["First passage.", "Second passage.", "Answer finished"])
 
 
+#: How much wider a select is than what is chosen in it.
+_ROOM_FOR_TEXT = """select => {
+  const style = getComputedStyle(select);
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = style.font;
+  const padding = parseFloat(style.paddingLeft) + parseFloat(style.paddingRight);
+  return select.clientWidth - padding - pen.measureText(select.selectedOptions[0].text).width;
+}"""
+
+
 def test_a_phone_has_a_drawer_and_no_sideways_scrolling(site: Site, chromium: Browser) -> None:
     context = chromium.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
     page = watched(context.new_page(), site)
@@ -297,6 +307,11 @@ def test_a_phone_has_a_drawer_and_no_sideways_scrolling(site: Site, chromium: Br
     chat.expect_finished()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.getElementById('scroller').scrollWidth") <= 390
+    page.locator("#model option").evaluate_all(
+        "options => options.forEach(o => o.text = 'smollm2-135m-instruct')"
+    )
+    for select in ("#model", "#lane"):
+        assert page.locator(select).evaluate(_ROOM_FOR_TEXT) >= 0, f"what is chosen in {select} is cut"
     expect(page.locator("#sidebar")).to_be_hidden()
     page.get_by_role("button", name="Open the list of chats").tap()
     expect(page.get_by_role("button", name="Close the list of chats")).to_be_focused()
