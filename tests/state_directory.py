@@ -6,13 +6,17 @@ pytest-django loads the settings, which are derived from it once, before it read
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
 from tests.fixtures import postgresql
 
 STATE_DIR = Path(tempfile.mkdtemp(prefix="signalbox-test-"))
+# Registered before anything that is to be stopped in it, so that it is done last.
+atexit.register(shutil.rmtree, STATE_DIR, ignore_errors=True)
 (STATE_DIR / "vendor").mkdir()
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "signalbox.settings"
