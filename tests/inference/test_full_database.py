@@ -63,15 +63,17 @@ class Room:
             cursor.execute("CREATE TABLE filler (bytes BLOB)")
             [self._pages] = cursor.execute("PRAGMA page_count").fetchone()
             self.apply(connection)
-            try:
-                while True:
-                    cursor.execute("INSERT INTO filler VALUES (zeroblob(4096))")
-            except OperationalError as error:
-                assert "full" in str(error)
+            with pytest.raises(OperationalError, match="full"):
+                _take_all(cursor)
 
     def make(self) -> None:
         self._pages = _NO_LIMIT
         self.apply(connection)
+
+
+def _take_all(cursor: Any) -> None:
+    while True:
+        cursor.execute("INSERT INTO filler VALUES (zeroblob(4096))")
 
 
 @pytest.fixture
