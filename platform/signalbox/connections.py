@@ -6,7 +6,7 @@ that leaves ends it, a server that drains or cuts off a slow reader does not (th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -30,6 +30,8 @@ class Connection:
     """One connection's record, written by the server and read by what serves it."""
 
     closed_by_server: ServerClose | None = None
+    #: To be called with each message of a WebSocket that its application takes.
+    taken: Callable[[dict[str, Any]], None] | None = None
 
 
 def closed_by_server(scope: Mapping[str, Any]) -> ServerClose | None:

@@ -1,4 +1,4 @@
-"""The web server: Daphne, with bounded connections, an orderly end and access logs that hold no secrets.
+"""The web server: Daphne, with connections bounded both ways, an orderly end and access logs that hold no secrets.
 
 Daphne writes whatever the application sends into the connection's buffer, so that a client that never reads
 grows the process without end. Here ``send`` returns only when most of what was sent has left, and a connection
@@ -14,6 +14,7 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from daphne.endpoints import build_endpoint_description_strings
@@ -25,11 +26,15 @@ from twisted.internet import reactor as _reactor
 from signalbox import secret_files, web_metrics
 from signalbox.configuration import Configuration
 from signalbox.connections import DRAIN_S, SCOPE_KEY, Connection, ServerClose
+from signalbox.logging import ACCESS_LOG
+from signalbox.socket_input import BoundedWebSocket
 
 # Twisted decides at run time what this is, so its type says nothing.
 reactor: Any = _reactor
 
-access_log = logging.getLogger("signalbox.access")
+Application = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+
+access_log = logging.getLogger(ACCESS_LOG)
 log = logging.getLogger(__name__)
 
 #: Bytes not yet taken by the client above which ``send`` waits.
@@ -76,6 +81,12 @@ class LimitedRequest(WebRequest):  # type: ignore[misc]
         if self._body_bytes > self.server.max_body_bytes:
             self.request_start = time.time()
             self._refuse_body()
+            return None
+        offered = self.requestHeaders.getRawHeaders(b"sec-websocket-protocol", [])
+        if not all(value.isascii() for value in offered):
+            # Daphne would fail on it.
+            self.request_start = time.time()
+            self.basic_error(400, b"Bad Request", "Sec-WebSocket-Protocol must be ASCII.")
             return None
         return super().process()
 
@@ -142,7 +153,7 @@ class Server(DaphneServer):  # type: ignore[misc]
         drain_s: float = DRAIN_S,
     ) -> None:
         super().__init__(
-            application,
+            _telling_what_it_takes(application),
             endpoints=endpoints,
             signal_handlers=False,
             action_logger=_log_socket,
@@ -168,6 +179,7 @@ class Server(DaphneServer):  # type: ignore[misc]
 
     def _started(self) -> None:
         self.http_factory.buildProtocol = self._build_http_protocol
+        self.ws_factory.protocol = BoundedWebSocket
         loop = asyncio.get_event_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
@@ -186,7 +198,7 @@ class Server(DaphneServer):  # type: ignore[misc]
         self.stop()
 
     def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
-        connection = Connection()
+        connection = Connection(taken=getattr(protocol, "taken", None))
         self.connections[protocol]["connection"] = connection
         return super().create_application(protocol, {**scope, SCOPE_KEY: connection})
 
@@ -271,6 +283,25 @@ class Server(DaphneServer):  # type: ignore[misc]
         # Daphne's own looks for an application on connections that have none any more.
         self.connections = {p: d for p, d in self.connections.items() if "application_instance" in d}
         return super().kill_all_applications()
+
+
+def _telling_what_it_takes(application: Application) -> Application:
+    """``application``, whose WebSockets learn of every message that it takes."""
+
+    async def telling(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        taken = scope[SCOPE_KEY].taken
+        if taken is None:
+            await application(scope, receive, send)
+            return
+
+        async def take() -> Any:
+            message = await receive()
+            taken(message)
+            return message
+
+        await application(scope, take, send)
+
+    return telling
 
 
 def _log_socket(protocol: str, action: str, details: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A server process for tests: our server, around an application that sends without end.
+"""A server process for tests: our server, around an application that sends without end, or takes nothing.
 
 ``python -m tests.signalbox.serving_process PORT STALLED_S``; each ended request is told on standard output.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from pathlib import Path
 from typing import Any
 
 from signalbox.connections import closed_by_server
@@ -17,11 +18,15 @@ CHUNK = b"x" * 16_384
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """``/endless`` and the socket ``/flood`` send for ever, ``/slow`` ends after two seconds, ``/hang`` never; other
-    sockets are silent, other pages done at once."""
+    """``/endless`` and the socket ``/flood`` send for ever, ``/slow`` ends after two seconds, ``/hang`` never; the
+    socket ``/deaf`` takes no message before the file of its query string is there; other sockets are silent, other
+    pages done at once."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})
+        if scope["path"] == "/deaf":
+            await _deaf(scope, receive, send)
+            return
         flood = _flood(send, {"type": "websocket.send", "bytes": CHUNK})
         await _until_disconnected(scope, receive, flood if scope["path"] == "/flood" else asyncio.sleep(3600))
         return
@@ -38,6 +43,21 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if await _until_disconnected(scope, receive, wait):
             return
     await send({"type": "http.response.body", "body": b"last"})
+
+
+async def _deaf(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """Take nothing for a while; then tell how many messages and bytes came, and send to whoever may have left."""
+    awake = Path(scope["query_string"].decode())
+    while not await asyncio.to_thread(awake.exists):
+        await asyncio.sleep(0.02)
+    messages = size = 0
+    while (message := await receive())["type"] == "websocket.receive":
+        messages, size = messages + 1, size + len(message["text"])
+        if message["text"] == "close":
+            await send({"type": "websocket.close"})
+            await send({"type": "websocket.send", "text": "too late"})
+            break
+    print("took", messages, size, flush=True)
 
 
 async def _flood(send: Any, message: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -23,14 +24,21 @@ from tests.fixtures.processes import ManagedProcess
 _DEADLINE_S = 60.0
 _MIB = 1024 * 1024
 _UPGRADE = (
-    "GET {path}?key=sb_secret HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
     "Sec-WebSocket-Protocol: signalbox.v1, key.sb_secret\r\n\r\n"
 )
 
 
 def upgrade(path: str) -> str:
-    return _UPGRADE.format(path=path)
+    return _UPGRADE.format(path=path if "?" in path else f"{path}?key=sb_secret")
+
+
+def client_frame(payload: bytes) -> bytes:
+    """A text frame as clients send them, under a mask of zeros."""
+    length = len(payload)
+    size = bytes([0x80 | length]) if length < 126 else b"\xff" + length.to_bytes(8, "big")
+    return b"\x81" + size + bytes(4) + payload
 
 
 class Server:
@@ -120,6 +128,53 @@ def test_a_client_that_never_reads_is_cut_and_costs_no_memory(
     assert largest - before < 8 * _MIB
     for connection in silent:
         connection.close()
+
+
+@pytest.mark.parametrize("frame", [b"x", b"x" * 65_536])
+def test_a_client_that_sends_faster_than_its_frames_are_taken_costs_no_memory_and_loses_nothing(
+    server: Server, tmp_path: Path, frame: bytes
+) -> None:
+    awake = tmp_path / "awake"
+    memory = psutil.Process(server.process.pid).memory_info
+    before = memory().rss
+    connection = server.connect(upgrade(f"/deaf?{awake}"))
+    assert b"101" in connection.recv(1024)
+    connection.settimeout(3)
+    sent, message = 0, client_frame(frame) * max(1, 65_536 // len(frame) // 8)
+    frames_each = len(message) // len(client_frame(frame))
+    rest = b""
+    try:
+        while sent < 3000:  # some 200 MB, or 25 million one-byte frames
+            rest = message
+            while rest:
+                rest = rest[connection.send(rest) :]
+            sent += 1
+    except TimeoutError:
+        pass
+    assert sent < 3000, "the server read on"
+    assert memory().rss - before < 8 * _MIB
+    awake.touch()
+    connection.settimeout(_DEADLINE_S)
+    connection.sendall(rest + client_frame(b"close"))
+    sent += bool(rest)
+    messages = sent * frames_each
+    server.wait_for(f"took {messages + 1} {messages * len(frame) + 5}")
+    # The client does not answer the close, and is cut a second later: by then the server has looked at the application.
+    closing = b""
+    with suppress(ConnectionResetError):
+        while block := connection.recv(1024):
+            closing += block
+    assert closing == b"\x88\x02\x03\xe8"
+    server.wait_for("WEBSOCKET /deaf disconnected")
+    assert "Exception inside application" not in server.written
+
+
+@pytest.mark.parametrize("protocol", ["signalbox.v1, k\u00e9y", "\u00ff"])
+def test_a_socket_protocol_that_is_no_ascii_is_a_bad_request(server: Server, protocol: str) -> None:
+    request = upgrade("/silent").replace("signalbox.v1, key.sb_secret", protocol)
+    connection = server.connect(request)
+    assert connection.recv(1024).startswith(b"HTTP/1.1 400 ")
+    assert "Traceback" not in server.written
 
 
 def test_a_client_that_reads_slowly_is_waited_for(server: Server) -> None:
