@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from inference.api.bodies import BRANCH
 from inference.api.fields import RequestModel, invalid
@@ -17,10 +17,18 @@ _TEXT: Final = f"{BRANCH}text"
 _PARTS: Final = f"{BRANCH}parts"
 
 
+def _only_text(kind: Any) -> Any:
+    if isinstance(kind, str) and kind != "text":
+        raise invalid(
+            'must be "text": images, audio and files are not supported, as the models read text only'
+        )
+    return kind
+
+
 class TextPart(RequestModel):
     """A piece of a message's text. A message's parts are joined as they are."""
 
-    type: Literal["text"]
+    type: Annotated[Literal["text"], BeforeValidator(_only_text)]
     text: str
     cache_control: dict[str, Any] | None = None
     """Accepted for compatibility; changes no answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -104,4 +105,13 @@ class Unsupported:
     def _check(self, value: object) -> object:
         if any(type(value) is type(known) and value == known for known in self.harmless):
             return value
-        raise PydanticCustomError(UNSUPPORTED, "is not supported by this server")
+        raise PydanticCustomError(
+            UNSUPPORTED, "{message}", {"message": f"is not supported by this server{self._but}"}
+        )
+
+    @property
+    def _but(self) -> str:
+        if not self.harmless:
+            return ": leave it out"
+        taken = " or ".join(f"`{json.dumps(value)}`" for value in self.harmless)
+        return f": only {taken} is accepted, or leaving it out"

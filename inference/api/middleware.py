@@ -8,19 +8,30 @@ from http import HTTPStatus
 from typing import Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.http import Http404, HttpRequest
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
-from inference.api.errors import as_api_error, error_of_status
+from inference.api.errors import ApiError, ErrorCode, as_api_error, error_of_status
 
 _PREFIX: Final = "/v1"
+#: What there is, for whoever asks for what there is not.
+ROUTES: Final = (
+    "GET /v1/models",
+    "GET /v1/models/{id}",
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "GET /v1/generations/{id}",
+    "GET /v1/generations/{id}/events",
+    "POST /v1/generations/{id}/cancel",
+)
+_NOTHING_THERE: Final = f"There is nothing at this URL. There are: {', '.join(ROUTES)}."
 
 
 @csrf_exempt
 async def unknown_url(request: HttpRequest) -> HttpResponseBase:
     """The view of every URL below ``/v1`` that is no endpoint's."""
-    return as_api_error(Http404()).response()
+    return ApiError(ErrorCode.UNKNOWN_URL, _NOTHING_THERE).response()
 
 
 class ApiMiddleware:

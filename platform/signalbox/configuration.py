@@ -11,9 +11,10 @@ import hashlib
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args, get_origin
 
 from pydantic import AliasChoices, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -189,4 +190,25 @@ def configuration() -> Configuration:
 def _mistake(mistake: ErrorDetails) -> str:
     name = str(mistake["loc"][0])
     variable = name if name.isupper() else f"SIGNALBOX_{name.upper()}"
-    return f"The environment variable {variable} cannot be {mistake['input']!r}: {mistake['msg']}."
+    field = Configuration.model_fields.get(name)
+    wanted = _wanted(field) if field else ""
+    return f"The environment variable {variable} cannot be {mistake['input']!r}: " + (
+        f"it must be {wanted}." if wanted else f"{mistake['msg']}."
+    )
+
+
+def _wanted(field: FieldInfo) -> str:
+    """What a setting's value has to be, in words; empty where any text would do."""
+    if choices := get_args(field.annotation) if get_origin(field.annotation) is Literal else ():
+        return " or ".join(str(choice) for choice in choices)
+    kind = {int: "a whole number", float: "a number", bool: "true or false"}.get(field.annotation or str, "")
+    limits = {
+        name: getattr(limit, name)
+        for limit in field.metadata
+        for name in ("ge", "gt", "le")
+        if hasattr(limit, name)
+    }
+    if {"ge", "le"} <= limits.keys():
+        return f"{kind} from {limits['ge']:g} to {limits['le']:g}"
+    words = {"ge": "at least", "gt": "more than"}
+    return " ".join([kind, *(f"{word} {limits[name]:g}" for name, word in words.items() if name in limits)])

@@ -93,6 +93,18 @@ def test_users_are_made_with_a_role_and_given_a_new_password() -> None:
     assert run("user", "list").split() == ["ada", "user", "open"]
 
 
+@pytest.mark.parametrize("listing", ["user", "tenant", "key"])
+def test_an_empty_list_says_so_and_how_to_begin(listing: str) -> None:
+    said = run(listing, "list")
+    assert said.startswith("There is no ")
+    assert f"manage.py {listing} create" in said
+
+
+def test_one_event_is_one_event() -> None:
+    run("user", "create", "ada")
+    assert "The chain holds: 1 event, head " in run("audit", "verify")
+
+
 def test_the_chain_is_verified_and_a_break_is_an_error() -> None:
     run("tenant", "create", "rail")
     assert "The chain holds: 4 events" in run("audit", "verify")

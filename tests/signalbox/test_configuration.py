@@ -7,13 +7,21 @@ from signalbox.configuration_page import page
 
 
 def test_a_wrong_value_names_its_variable_and_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SIGNALBOX_PORT", "99999")
-    monkeypatch.setenv("SIGNALBOX_BLAS", "fast")
+    wrong = {
+        "SIGNALBOX_PORT": ("abc", "a whole number from 1 to 65535"),
+        "SIGNALBOX_LEASE_SECONDS": ("0", "a number more than 0"),
+        "SIGNALBOX_HTTPS": ("perhaps", "true or false"),
+        "SIGNALBOX_BLAS": ("fast", "auto or stock"),
+        "SIGNALBOX_QUEUE_LIMIT": ("0", "a whole number at least 1"),
+    }
+    for variable, (value, _) in wrong.items():
+        monkeypatch.setenv(variable, value)
     with pytest.raises(SystemExit) as end:
         configuration.__wrapped__()
-    lines = str(end.value).splitlines()
-    assert lines[0].startswith("The environment variable SIGNALBOX_PORT cannot be '99999': ")
-    assert lines[1].startswith("The environment variable SIGNALBOX_BLAS cannot be 'fast': ")
+    assert set(str(end.value).splitlines()) == {
+        f"The environment variable {variable} cannot be {value!r}: it must be {wanted}."
+        for variable, (value, wanted) in wrong.items()
+    }
 
 
 def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,4 +21,5 @@ class Command(BaseCommand):
                 f"The chain is broken at event {found.broken.sequence} ({found.broken.reason}); the "
                 f"{found.events} events before it hold. Compare with your last backup before changing anything."
             )
-        self.stdout.write(f"The chain holds: {found.events} events, head {found.head_hash}.")
+        events = "1 event" if found.events == 1 else f"{found.events} events"
+        self.stdout.write(f"The chain holds: {events}, head {found.head_hash}.")

@@ -82,6 +82,10 @@ class Command(BaseCommand):
             if options["tenant"]:
                 rows = rows.filter(tenant=_tenant(options["tenant"]))
             now = timezone.now()
+            if not rows:
+                self.stdout.write(
+                    "There is no key. `manage.py key create --tenant SLUG --name NAME` makes one."
+                )
             for key in rows:
                 state = "revoked" if key.revoked_at else "works"
                 if not key.revoked_at and key.expires_at:

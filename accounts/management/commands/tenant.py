@@ -46,7 +46,10 @@ class Command(BaseCommand):
         )
 
     def _list(self, options: dict[str, Any]) -> None:
-        for tenant in Tenant.objects.all():
+        tenants_there_are = list(Tenant.objects.all())
+        if not tenants_there_are:
+            self.stdout.write("There is no tenant yet. `manage.py tenant create SLUG` makes one.")
+        for tenant in tenants_there_are:
             state = f"closed {tenant.closed_at:%Y-%m-%d}" if tenant.closed_at else "open"
             self.stdout.write(f"{tenant.slug:<30} {tenant.name:<40} {state}")
 

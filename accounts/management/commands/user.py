@@ -59,7 +59,10 @@ class Command(BaseCommand):
         self._show(users.issue_one_time_password(user=user, actor=command_actor("user password")))
 
     def _list(self, options: dict[str, Any]) -> None:
-        for user in User.objects.all():
+        users_there_are = list(User.objects.all())
+        if not users_there_are:
+            self.stdout.write("There is no user yet. `manage.py user create --help` tells how to make one.")
+        for user in users_there_are:
             rights = "operator" if user.is_superuser else "staff" if user.is_staff else "user"
             self.stdout.write(f"{user.username:<30} {rights:<10} {'open' if user.is_active else 'closed'}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import redis
 
 from inference import intake
 from inference.api import generating
+from inference.api.middleware import ROUTES
+from inference.api.urls import urlpatterns
 from inference.dispatch.delivery import delivery
 from inference.dispatch.queue import DispatchQueue
 from tests.inference.api.asgi_client import Answer, AsgiClient
@@ -56,7 +59,16 @@ async def test_c6_a_wrong_method_is_405_and_names_the_right_ones(api: AsgiClient
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_c6_an_unknown_path_is_404_in_the_error_shape(api: AsgiClient, method: str, path: str) -> None:
-    assert_error(await api.request(method, path), 404, "unknown_url")
+    answer = await api.request(method, path)
+    assert_error(answer, 404, "unknown_url")
+    assert "POST /v1/chat/completions" in answer.error["message"]
+
+
+def test_what_an_unknown_path_is_told_to_exist_does() -> None:
+    there_is = {
+        re.sub(r"<\w+:\w+>", "{id}", f"/v1/{route.pattern}") for route in urlpatterns if str(route.pattern)
+    }
+    assert {route.split()[1] for route in ROUTES} == there_is
 
 
 async def test_what_lies_beside_v1_is_left_alone(api: AsgiClient, plain_static: None) -> None:

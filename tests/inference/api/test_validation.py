@@ -444,3 +444,27 @@ def test_sampling_is_what_was_asked_for() -> None:
 def test_without_a_seed_every_request_draws_its_own() -> None:
     body = checked(ChatCompletionRequest, chat())
     assert body.sampling().seed != body.sampling().seed
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("n", 2, "`n` is not supported by this server: only `1` is accepted, or leaving it out."),
+        ("tools", [{}], "`tools` is not supported by this server: only `[]` is accepted, or leaving it out."),
+        (
+            "tool_choice",
+            "required",
+            '`tool_choice` is not supported by this server: only `"none"` or `"auto"` is accepted, or leaving it out.',
+        ),
+        ("audio", {}, "`audio` is not supported by this server: leave it out."),
+    ],
+)
+def test_what_is_not_offered_is_refused_with_what_is_taken(name: str, value: Any, said: str) -> None:
+    assert refusal(ChatCompletionRequest, {**chat(), name: value}).message == said
+
+
+def test_a_picture_is_refused_as_a_picture() -> None:
+    part = {"type": "image_url", "image_url": {"url": "x"}}
+    error = refusal(ChatCompletionRequest, {**chat(), "messages": [{"role": "user", "content": [part]}]})
+    assert error.param == "messages[0].content[0].type"
+    assert "images, audio and files are not supported" in error.message
