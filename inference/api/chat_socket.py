@@ -40,10 +40,18 @@ SUBPROTOCOL: Final = "signalbox.v1"
 KEY_SUBPROTOCOL: Final = "key."
 #: Close code: the session or key that opened the socket is no longer valid, or was never presented.
 CLOSE_UNAUTHENTICATED: Final = 4401
+#: Close code of the protocol itself, "policy violation": what the client sends makes no sense.
+CLOSE_INVALID_FRAMES: Final = 1008
+#: Invalid frames that a connection survives.
+MOST_INVALID_FRAMES: Final = 16
+#: Largest frame of a client that has not said who it is.
+UNAUTHENTICATED_FRAME_BYTES: Final = 4096
 #: How long a connection may stay open without saying who it is.
 AUTHENTICATE_WITHIN_S: Final = 10.0
 #: Generations that one connection may ask for or follow at once.
 MOST_GENERATIONS: Final = 32
+#: Tasks of one connection, cancels and log-ins among them.
+_MOST_TASKS: Final = 3 * MOST_GENERATIONS
 #: A reader that takes a frame only after so long is too slow to be followed for.
 SLOW_READER_S: Final = 5.0
 #: How long a new turn waits for the last answer, which has ended, to be settled.
@@ -69,9 +77,13 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._credentials: Credentials | None = None
+        self._invalid_frames = 0
+        self._closing = False
         #: The session that it was opened with. No frame changes it.
         self._session: SessionCredentials | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Those of them that ask for a generation or follow one.
+        self._following: set[asyncio.Task[None]] = set()
         #: The task that sends each generation's frames.
         self._streams: dict[UUID, asyncio.Task[Any] | None] = {}
 
@@ -99,12 +111,20 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self._stop_all()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if self._closing:
+            return
         envelope = frames.Envelope()
         try:
+            self._check_size(text_data or bytes_data or "")
             envelope = frames.open_envelope(text_data)
             self._handle(frames.read_frame(envelope, text_data or ""))
         except (FrameError, ApiError) as error:
-            await self._refuse(error, ref=envelope.known_ref, generation=envelope.known_generation)
+            # No line in the log for each: whoever floods the socket would flood the log.
+            await self._refuse(
+                error, ref=envelope.known_ref, generation=envelope.known_generation, logged=False
+            )
+            if error.code is not FrameErrorCode.TOO_MANY_GENERATIONS:
+                await self._count_invalid()
 
     async def session_check(self, event: dict[str, Any]) -> None:
         """Channel layer: the user's session may be over. If it is, so is what this socket has under way."""
@@ -116,7 +136,27 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             for generation in list(self._streams):
                 await in_thread(cancellation.cancel)(generation, CancelReason.ACCESS_REVOKED)
             await self._stop_all()
-            await self.close(CLOSE_UNAUTHENTICATED)
+            await self._close(CLOSE_UNAUTHENTICATED)
+
+    def _check_size(self, data: str | bytes) -> None:
+        if self._credentials is None and len(data) > UNAUTHENTICATED_FRAME_BYTES:
+            self._invalid_frames = MOST_INVALID_FRAMES
+            raise FrameError(
+                FrameErrorCode.FRAME_TOO_LARGE,
+                f"A first frame of more than {UNAUTHENTICATED_FRAME_BYTES} bytes is not read: say who you are before.",
+            )
+
+    async def _count_invalid(self) -> None:
+        """One more frame that means nothing; too many of them close the connection."""
+        self._invalid_frames += 1
+        if self._invalid_frames > MOST_INVALID_FRAMES:
+            _log.info("socket_closed_for_invalid_frames", authenticated=self._credentials is not None)
+            await self._close(CLOSE_INVALID_FRAMES)
+
+    async def _close(self, code: int) -> None:
+        """Close, and take no more of what has arrived."""
+        self._closing = True
+        await self.close(code)
 
     def _handle(self, frame: frames.ClientFrame) -> None:
         match frame:
@@ -124,19 +164,19 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 if self._session is not None:
                     raise FrameError(
                         FrameErrorCode.ALREADY_SIGNED_IN,
-                        "This connection speaks for the browser's session, and takes no API key beside it. Open another "
-                        "one without the session's cookie.",
+                        "This connection speaks for the browser's session, and takes no API key beside it. Open "
+                        "another one without the session's cookie.",
                         param="type",
                     )
                 # Taken at once, so that the next frame may rely on it; every frame that starts something checks anew.
                 self._credentials = KeyCredentials(frame.api_key)
                 self._start(self._authenticate)
             case Generate():
-                self._start(self._generate, frame, self._presented())
+                self._start(self._generate, frame, self._presented(), follows=True)
             case Resume():
-                self._start(self._resume, frame, self._presented())
+                self._start(self._resume, frame, self._presented(), follows=True)
             case Cancel():
-                self._start(self._cancel, frame, self._presented(), room=2 * MOST_GENERATIONS)
+                self._start(self._cancel, frame, self._presented())
 
     # Who it is
 
@@ -160,15 +200,17 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         async with self._refusing() as outcome:
             principal = await in_thread(credentials.principal)()
             await self._tell(frames.Authenticated(tenant=principal.tenant_id.hex))
-        if outcome.error is not None and self._credentials is credentials:
-            self._credentials = None
+        if outcome.error is not None:
+            if self._credentials is credentials:
+                self._credentials = None
+            await self._count_invalid()
 
     async def _check_key(self) -> None:
         """A key in the handshake that gives no access: say so, and close."""
         async with self._refusing() as outcome:
             await in_thread(self._presented().principal)()
         if outcome.error is not None:
-            await self.close(CLOSE_UNAUTHENTICATED)
+            await self._close(CLOSE_UNAUTHENTICATED)
 
     async def _wait_for_credentials(self) -> None:
         await asyncio.sleep(AUTHENTICATE_WITHIN_S)
@@ -176,7 +218,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._refuse(
                 FrameError(FrameErrorCode.NOT_AUTHENTICATED, "No credentials were presented in time.")
             )
-            await self.close(CLOSE_UNAUTHENTICATED)
+            await self._close(CLOSE_UNAUTHENTICATED)
 
     # What it asks for
 
@@ -262,7 +304,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 )
         if isinstance(outcome.error, ReaderRevoked) and self._session is None:
             # A key opens nothing more here. A session may have other tenants.
-            await self.close(CLOSE_UNAUTHENTICATED)
+            await self._close(CLOSE_UNAUTHENTICATED)
 
     async def _forward(self, generation: UUID, stream: ChatStream) -> None:
         """Send the stream's frames, instead of another task that may do so for the same generation."""
@@ -311,14 +353,20 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._refuse(error, ref=ref, generation=generation)
 
     async def _refuse(
-        self, error: Exception, *, ref: str | None = None, generation: str | None = None
+        self,
+        error: Exception,
+        *,
+        ref: str | None = None,
+        generation: str | None = None,
+        logged: bool = True,
     ) -> None:
         fault = error_frame(error)
         if ref is not None:
             fault.ref = ref
         if generation is not None:
             fault.generation = generation
-        _log.info("socket_error", code=fault.code, param=fault.param, generation=generation)
+        if logged:
+            _log.info("socket_error", code=fault.code, param=fault.param, generation=generation)
         await self._tell(fault)
 
     # Tasks
@@ -327,19 +375,24 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self,
         work: Callable[[Unpack[Ts]], Coroutine[Any, Any, None]],
         *args: *Ts,
-        room: int = MOST_GENERATIONS,
+        follows: bool = False,
     ) -> None:
-        if len(self._tasks) >= room:
+        """Start the work of a frame. What ``follows`` a generation takes one of the connection's places for it."""
+        under_way, most = (self._following, MOST_GENERATIONS) if follows else (self._tasks, _MOST_TASKS)
+        if len(under_way) >= most:
             raise FrameError(
                 FrameErrorCode.TOO_MANY_GENERATIONS,
                 f"{MOST_GENERATIONS} generations are under way on this connection, the most that it may have.",
             )
         task = asyncio.create_task(_as_request(work, *args))
         self._tasks.add(task)
+        if follows:
+            self._following.add(task)
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._following.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             _log.error("socket_task_failed", exc_info=fault)
 

@@ -109,7 +109,7 @@ class ReaderAccess:
         while True:
             try:
                 ended = await look(set(self._readers.values()))
-            except Exception:
+            except Exception:  # noqa: BLE001 — logged whole
                 # Nobody's access ends because the database is away, and the looking goes on whatever happens.
                 if not failing:
                     _log.exception("reader_access_unknown", readers=len(self._readers), retry_s=LOOK_S)

@@ -515,12 +515,49 @@ async def test_a_frame_beyond_the_limit_is_refused_and_the_connection_stays(sock
     assert (await socket.next())["type"] == "accepted"
 
 
+async def test_too_many_invalid_frames_close_the_connection(socket: SocketClient) -> None:
+    for _ in range(chat_socket.MOST_INVALID_FRAMES):
+        await socket.send_text("?")
+        assert (await socket.next())["code"] == "invalid_json"
+    await socket.send(**generate())
+    assert (await socket.next())["type"] == "accepted"
+    await socket.send_text("?")
+    assert await socket.closed() == 1008
+
+
+async def test_wrong_keys_are_not_tried_for_ever(connect: Connect) -> None:
+    client = await connect()
+    for _ in range(chat_socket.MOST_INVALID_FRAMES):
+        await client.send(type="authenticate", api_key="sb_wrong")
+        assert (await client.next())["code"] == "invalid_api_key"
+    await client.send(type="authenticate", api_key="sb_wrong")
+    assert await client.closed() == 1008
+
+
+async def test_a_large_frame_of_a_stranger_closes_the_connection(connect: Connect, key: str) -> None:
+    client = await connect()
+    await client.send_text(json.dumps({"type": "authenticate", "api_key": key, "more": "x" * 5000}))
+    assert (await client.next())["code"] == "frame_too_large"
+    assert await client.closed() == 1008
+
+
+async def test_saying_who_one_is_takes_no_generations_place(
+    connect: Connect, key: str, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_socket, "MOST_GENERATIONS", 2)
+    client = await connect()
+    await client.send(type="authenticate", api_key=key)
+    for ref in ("a", "b"):
+        await client.send(**generate(ref))
+    assert {(await client.next())["type"] for _ in range(3)} == {"authenticated", "accepted"}
+
+
 async def test_one_connection_has_a_bounded_number_of_generations(
     socket: SocketClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await socket.send(**generate("a"))
     assert (await socket.next())["type"] == "accepted"
-    monkeypatch.setattr(chat_socket.ChatConsumer._start, "__kwdefaults__", {"room": 1})
+    monkeypatch.setattr(chat_socket, "MOST_GENERATIONS", 1)
     await socket.send(**generate("b"))
     error = await socket.until_error()
     assert (error["code"], error["ref"]) == ("too_many_generations", "b")
