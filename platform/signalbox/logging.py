@@ -7,12 +7,22 @@ from typing import Any, Final, Literal
 
 import structlog
 
+from accounts.key_text import CONTAINS_KEY
+
 #: Name of the logger that has a line for each request.
 ACCESS_LOG: Final = "signalbox.access"
 
 
 def _has_exception(record: logging.LogRecord) -> bool:
     return record.exc_info is not None
+
+
+def hide_secrets_of_keys(_logger: Any, _method: str, line: str) -> str:
+    """A structlog processor behind the renderer: of whatever looks like an API key, its public prefix is left.
+
+    Clients put keys into URLs and headers that are logged, and exceptions repeat what they were given.
+    """
+    return CONTAINS_KEY.sub(lambda found: f"{found[0].rpartition('_')[0]}_[hidden]", line)
 
 
 def logging_settings(level: str, format_: Literal["console", "json"]) -> None:
@@ -42,7 +52,11 @@ def logging_settings(level: str, format_: Literal["console", "json"]) -> None:
                 "structured": {
                     "()": structlog.stdlib.ProcessorFormatter,
                     "foreign_pre_chain": shared,
-                    "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *final],
+                    "processors": [
+                        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                        *final,
+                        hide_secrets_of_keys,
+                    ],
                 }
             },
             "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},

@@ -6,21 +6,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from pathlib import Path
 from typing import Any
 
 from signalbox.connections import closed_by_server
+from signalbox.logging import logging_settings
 from signalbox.server import Server
 
 CHUNK = b"x" * 16_384
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """``/endless`` and the socket ``/flood`` send for ever, ``/slow`` ends after two seconds, ``/hang`` never; the
-    socket ``/deaf`` takes no message before the file of its query string is there; other sockets are silent, other
-    pages done at once."""
+    """``/endless`` and the socket ``/flood`` send for ever, ``/slow`` ends after two seconds, ``/hang`` never,
+    ``/fault/`` fails; the socket ``/deaf`` takes no message before the file of its query string is there; other sockets
+    are silent, other pages done at once."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})
@@ -30,6 +30,8 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         flood = _flood(send, {"type": "websocket.send", "bytes": CHUNK})
         await _until_disconnected(scope, receive, flood if scope["path"] == "/flood" else asyncio.sleep(3600))
         return
+    if scope["path"].startswith("/fault/"):
+        raise RuntimeError(scope["path"])
     while (await receive()).get("more_body"):
         pass
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -85,7 +87,7 @@ async def _disconnected(receive: Any) -> None:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    logging_settings("INFO", "json")
     server = Server(
         application,
         [f"tcp:port={int(sys.argv[1])}:interface=127.0.0.1"],

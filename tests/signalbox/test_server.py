@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.sync.client import connect
 
+from accounts import key_text
 from signalbox.configuration import ROOT
 from tests.fixtures.live_stack import free_port
 from tests.fixtures.processes import ManagedProcess
@@ -250,6 +251,19 @@ def test_a11_access_logs_hold_neither_query_strings_nor_socket_protocols(server:
     server.wait_for("WEBSOCKET /socket connected")
     assert "GET /page 200" in server.written
     assert "sb_secret" not in server.written
+
+
+def test_a11_a_key_in_a_path_is_its_prefix_in_every_log(server: Server) -> None:
+    key = str(key_text.draw())
+    prefix, _, secret = key.rpartition("_")
+    read_to_end(server.connect(f"GET /page/{key} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+    chat = server.connect(upgrade(f"/socket/{key}"))
+    assert b"101" in chat.recv(64)
+    read_to_end(server.connect(get(f"/fault/{key}").replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")))
+    server.wait_for(f"WEBSOCKET /socket/{prefix}_[hidden] connected")
+    server.wait_for(f"GET /page/{prefix}_[hidden] 200")
+    server.wait_for("RuntimeError: /fault/")
+    assert secret not in server.written
 
 
 def test_a_client_cannot_choose_the_root_path(server: Server) -> None:
