@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 from django.conf import settings
 from django.http import HttpRequest
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 
 from inference.api.errors import ApiError, ErrorCode, shown
 from inference.api.fields import INVALID, OUT_OF_RANGE, UNSUPPORTED
@@ -18,6 +19,12 @@ Body = TypeVar("Body", bound=BaseModel)
 #: Objects, lists and fields of a body, at most. Signs inside of texts count, and a long context's worth of source code
 #: stays below; millions of empty objects would hold the interpreter, and every stream with it, for seconds.
 MAX_NODES: Final = 250_000
+
+#: The one spelling of a NUL in JSON: no database text may hold it.
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+#: What ``param`` says where the body itself is at fault.
+_WHOLE: Final = "body"
 
 #: Names that begin so are branches of a union, not fields: they stand in pydantic's locations only.
 BRANCH: Final = "|"
@@ -76,9 +83,32 @@ def validate(model: type[Body], body: bytes | str) -> Body:
             f"The body holds more than {MAX_NODES} objects, lists and fields together.",
         )
     try:
-        return model.model_validate_json(body)
+        valid = model.model_validate_json(body)
     except ValidationError as error:
         raise _as_error(error.errors(include_url=False)[0], model) from None
+    if _NUL.search(body):
+        param = _param(_where_nul_is(from_json(body))) or _WHOLE
+        raise ApiError(
+            ErrorCode.INVALID_VALUE, f"`{shown(param)}` must not hold the character NUL.", param=param
+        )
+    return valid
+
+
+def _where_nul_is(body: Any) -> list[int | str]:
+    """The location of the first text, or the object of the first name, with a NUL in it."""
+    open_: list[tuple[list[int | str], Any]] = [([], body)]
+    while open_:
+        location, value = open_.pop()
+        match value:
+            case str() if "\0" in value:
+                return location
+            case dict():
+                if any("\0" in name for name in value):
+                    return location
+                open_ += [([*location, name], inner) for name, inner in reversed(value.items())]
+            case list():
+                open_ += [([*location, index], inner) for index, inner in reversed([*enumerate(value)])]
+    return []
 
 
 def _as_error(error: ErrorDetails, model: type[BaseModel]) -> ApiError:
@@ -88,7 +118,9 @@ def _as_error(error: ErrorDetails, model: type[BaseModel]) -> ApiError:
     field = f"`{shown(param)}`" if param else "The body"
     match error["type"]:
         case "json_invalid":
-            return ApiError(ErrorCode.INVALID_JSON, f"The body is not valid JSON: {context['error']}.")
+            return ApiError(
+                ErrorCode.INVALID_JSON, f"The body is not valid JSON: {context['error']}.", param=_WHOLE
+            )
         case "missing":
             return ApiError(ErrorCode.MISSING_REQUIRED_PARAMETER, f"{field} is required.", param=param)
         case "extra_forbidden":
@@ -102,7 +134,7 @@ def _as_error(error: ErrorDetails, model: type[BaseModel]) -> ApiError:
         case kind if kind in _EXPECTED:
             given = "" if kind == "finite_number" else f", not {_kind_of(error['input'])}"
             return ApiError(
-                ErrorCode.INVALID_TYPE, f"{field} must be {_EXPECTED[kind]}{given}.", param=param or None
+                ErrorCode.INVALID_TYPE, f"{field} must be {_EXPECTED[kind]}{given}.", param=param or _WHOLE
             )
         case kind if kind == OUT_OF_RANGE:
             return ApiError(

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 from uuid import UUID
 
+import redis
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern, path, reverse
 from django.views.decorators.cache import never_cache
@@ -25,7 +26,7 @@ from inference import cancellation, conversations
 from inference.api import ids, language_models
 from inference.api.bodies import read_body
 from inference.api.chat_turns import conversation_id
-from inference.api.errors import ApiError, ErrorCode
+from inference.api.errors import ApiError, ErrorCode, as_api_error
 from inference.api.fields import RequestModel
 from inference.api.socket_credentials import require
 from inference.conversations import AnswerRecord, ConversationRefusal, ConversationRefused, Summary, Turn
@@ -86,6 +87,8 @@ def for_members(**by_method: View) -> View:
             return answer(request, request.user, **arguments)
         except ApiError as error:
             return error.response()
+        except redis.RedisError as error:
+            return as_api_error(error).response()
         except NotAMember as error:
             return _refusal(HTTPStatus.FORBIDDEN, "not_a_member", str(error))
         except ConversationRefused as error:
@@ -104,7 +107,7 @@ def _options(request: HttpRequest, user: User) -> HttpResponse:
 def _list(request: HttpRequest, user: User) -> HttpResponse:
     principal = principal_of_member(user.id, _tenant_id(request.GET.get("tenant", "")))
     limit = request.GET.get("limit", str(_PAGE))
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= _LARGEST_PAGE):
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= _LARGEST_PAGE):
         raise ApiError(
             ErrorCode.INVALID_VALUE, f"`limit` must be between 1 and {_LARGEST_PAGE}.", param="limit"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import structlog
 from asgiref.sync import markcoroutinefunction, sync_to_async
@@ -114,6 +115,9 @@ class Endpoint:
                 f"This URL takes {' and '.join(self.methods)} requests only.",
                 headers={"Allow": ", ".join(self.methods)},
             )
+        if "\0" in request.path or "\0" in unquote(request.META["QUERY_STRING"]):
+            # No text in the database may hold one, so that nothing has such a name either.
+            raise ApiError(ErrorCode.INVALID_VALUE, "The URL must not hold the character NUL.", param="url")
         # Cancelled by a client that hangs up, this returns at once and its thread goes on. But the request is over only
         # when the thread is, so the guard knows what was accepted.
         answer = await sync_to_async(self._run)(request, arguments)
