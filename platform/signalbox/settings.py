@@ -119,7 +119,8 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "chat"
 LOGOUT_REDIRECT_URL = "login"
-SESSION_ENGINE = "django.contrib.sessions.backends.cached_db"
+# Not from the cache as well: a session that ended while the cache was away would live on in it afterwards.
+SESSION_ENGINE = "django.contrib.sessions.backends.db"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _configuration.https
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _configuration.https else None
 SECURE_HSTS_SECONDS = 31_536_000 if _configuration.https else 0
