@@ -11,7 +11,7 @@ import hashlib
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import AliasChoices, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
@@ -201,7 +201,8 @@ def _wanted(field: FieldInfo) -> str:
     """What a setting's value has to be, in words; empty where any text would do."""
     if choices := get_args(field.annotation) if get_origin(field.annotation) is Literal else ():
         return " or ".join(str(choice) for choice in choices)
-    kind = {int: "a whole number", float: "a number", bool: "true or false"}.get(field.annotation or str, "")
+    kinds: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+    kind = kinds.get(field.annotation, "")
     limits = {
         name: getattr(limit, name)
         for limit in field.metadata
