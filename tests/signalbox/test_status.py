@@ -147,7 +147,7 @@ async def test_access_lines_reach_the_log_file_and_a_terminal_only_what_happens(
         drain_s=1,
         not_on_terminal="signalbox.access",
     )
-    log = LogFile(tmp_path, "web")
+    log = LogFile(tmp_path, "web", console.say)
     child = Child(spec, console, log)
     await child.start()
     assert await child.wait() == 0

@@ -63,7 +63,11 @@ def test_a_chat_is_the_same_whole_and_streamed(client: OpenAI) -> None:
     assert parts[0].choices[0].delta.role == "assistant"
     assert parts[-1].choices[0].finish_reason == "length"
     assert usage.choices == []
-    assert usage.usage == whole.usage
+    assert usage.usage is not None
+    assert (usage.usage.prompt_tokens, usage.usage.total_tokens) == (
+        whole.usage.prompt_tokens,
+        whole.usage.total_tokens,
+    )
 
 
 def test_the_clients_own_stream_helper_collects_the_answer(client: OpenAI) -> None:
@@ -89,6 +93,10 @@ def test_an_answer_can_be_given_back_as_history(client: OpenAI) -> None:
     assert second.usage is not None
     assert first.usage is not None
     assert second.usage.prompt_tokens > first.usage.total_tokens
+    assert second.usage.prompt_tokens_details is not None
+    assert (second.usage.prompt_tokens_details.cached_tokens or 0) > 0, (
+        "a chat's next turn finds the last one"
+    )
 
 
 def test_a_completion_is_the_same_whole_and_streamed(client: OpenAI) -> None:
