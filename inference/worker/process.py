@@ -58,6 +58,16 @@ class WorkerProcess:
         """Registers the worker. Its Valkey client and threads are its own."""
         self._model = model
         self._times = times
+        settings = settings_of(model)
+        self._engine = engine
+        self._holdings = Holdings(settings.slots, times.lease_s)
+        self._memory = KvMemory(
+            self._holdings,
+            self._budget(settings),
+            bytes_per_token=engine.kv_bytes_per_token,
+            step=engine.kv_step,
+        )
+        language_models.note_capacity(model.id, self._memory.longest_sequence())
         self._row = Worker.objects.create(
             model=model,
             hostname=socket.gethostname(),
@@ -72,16 +82,6 @@ class WorkerProcess:
         structlog.contextvars.bind_contextvars(worker=self.id, model=model.name)
         self.metrics: Final = WorkerMetrics()
         self._client = store.sync_client()
-        settings = settings_of(model)
-        self._engine = engine
-        self._holdings = Holdings(settings.slots, times.lease_s)
-        self._memory = KvMemory(
-            self._holdings,
-            self._budget(settings),
-            bytes_per_token=engine.kv_bytes_per_token,
-            step=engine.kv_step,
-        )
-        language_models.note_capacity(model.id, self._memory.longest_sequence())
         self._settings = SettingsWatch(model.id, settings, self._reconfigure)
         progress = Progress()
         self._settlements = SettlementThread(self._client, self._holdings, self.metrics, self._row)

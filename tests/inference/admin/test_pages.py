@@ -109,7 +109,7 @@ def test_the_landing_page_is_light_and_its_cost_does_not_grow(
     as_operator.get(reverse("admin:index"))
     for _ in range(2):
         # The user; counts; lanes; running; failures; the hour; silent workers.
-        with django_assert_num_queries(7):
+        with django_assert_num_queries(8):
             as_operator.get(reverse("admin:index"), headers={"HX-Request": "true"})
         for _ in range(10):
             GenerationFactory(state="running")

@@ -264,5 +264,5 @@ def test_the_page_costs_as_much_under_load_as_idle(
         rows = [streaming(tenant=TenantFactory().id.hex) for _ in range(10)]
         heartbeats.beat(valkey, beat(WorkerFactory(model=model), snapshot(decoding=10, rows=rows)))
         # The user; the model; lanes; tenants; what waits first.
-        with django_assert_num_queries(5):
+        with django_assert_num_queries(6):
             as_operator.get(_page(model), headers=HTMX)

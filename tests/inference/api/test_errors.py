@@ -126,13 +126,13 @@ async def test_a_charset_of_utf_8_is_no_wrong_content_type(api: AsgiClient) -> N
     ],
 )
 async def test_v6_broken_json_is_400(api: AsgiClient, path: str, raw: bytes) -> None:
-    assert_error(await api.post(path, raw=raw), 400, "invalid_json")
+    assert_error(await api.post(path, raw=raw), 400, "invalid_json", "body")
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 @pytest.mark.parametrize("raw", [b"[]", b'["model"]', b"null", b'"text"', b"1", b"true"])
 async def test_v6_a_body_that_is_no_object_is_400(api: AsgiClient, path: str, raw: bytes) -> None:
-    assert_error(await api.post(path, raw=raw), 400, "invalid_type")
+    assert_error(await api.post(path, raw=raw), 400, "invalid_type", "body")
 
 
 @pytest.mark.parametrize(

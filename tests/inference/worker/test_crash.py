@@ -25,6 +25,7 @@ from inference.engine.engine import Engine
 from inference.messages import Sampling
 from inference.models import LanguageModel, Worker
 from inference.models.generation import GenerationState
+from signalbox import store
 from signalbox.configuration import ROOT
 from tests.inference.doors import row
 from tests.inference.worker.conftest import PROMPT, alone, end_of, submit, text_of, tokens_of
@@ -84,7 +85,7 @@ class WorkerOfItsOwn:
 
     def serves(self) -> bool:
         assert self._process.poll() is None, self.output()
-        return Worker.objects.filter(pid=self.pid).exists()
+        return any(beat.pid == self.pid for beat in heartbeats(store.shared_client()))
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)

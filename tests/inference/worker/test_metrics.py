@@ -18,6 +18,8 @@ def test_every_series_is_in_the_operators_table() -> None:
     metrics.generations(EndState.COMPLETED, "normal")
     metrics.deferrals(0)
     metrics.preemptions("low")
-    told = {re.sub(r"_(bucket|sum|count)$", "", name.partition("{")[0]) for name in metrics.counters.snapshot()}
+    told = {
+        re.sub(r"_(bucket|sum|count)$", "", name.partition("{")[0]) for name in metrics.counters.snapshot()
+    }
     explained = set(re.findall(r"`(\w+)(?:\{[^`]*)?`", (ROOT / "docs" / "operations.md").read_text()))
     assert told - explained == set()
