@@ -351,7 +351,7 @@ def test_a_page_needs_a_sign_in_and_leads_back(site: Site, context: BrowserConte
     page.get_by_label("User name").fill("ada")
     page.get_by_label("Password", exact=True).fill("wrong")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("correct username and password")
+    expect(page.get_by_role("alert")).to_contain_text("There is no such user, or this is not their password")
     page.get_by_label("Password", exact=True).fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
     expect(page).to_have_url(f"{site.base_url}/chat/")
