@@ -27,7 +27,7 @@ _SAMPLE_S = 1.0
 
 @dataclass(frozen=True)
 class Probe:
-    """One arm: the counters at every sample, and when the prompt had its first token and the streams ended."""
+    """One arm: the counters at every sample, and when the prompt had its first token and the last stream ended."""
 
     samples: list[Counters]
     first_token_s: float
@@ -35,7 +35,7 @@ class Probe:
 
     @property
     def chunks_while_decoding(self) -> int:
-        """Prefill ticks that ran before the first stream had ended."""
+        """Prefill ticks that ran before the last stream had ended."""
         return int(max(one.prefill_ticks for one in self.samples if one.at < self.drained_s))
 
 
@@ -81,7 +81,7 @@ async def _probe(
         now = (await asyncio.to_thread(counters.read, platform)).since(before)
         samples.append(now)
     await asyncio.gather(reader, *readers)
-    return Probe(samples, asked.arrivals[0] - before.at, min(one.arrivals[-1] for one in streams) - before.at)
+    return Probe(samples, asked.arrivals[0] - before.at, max(one.arrivals[-1] for one in streams) - before.at)
 
 
 def _print(name: str, probe: Probe) -> None:
@@ -94,7 +94,7 @@ def _print(name: str, probe: Probe) -> None:
             f"| {sample.at:.0f} | {sample.decode_ticks:.0f} | {sample.prefill_ticks:.0f} | {sample.debt:.0f} |"
         )
     print(
-        f"\nFirst token of the prompt after {probe.first_token_s:.1f} s; the first stream ended after "
+        f"\nFirst token of the prompt after {probe.first_token_s:.1f} s; the last stream ended after "
         f"{probe.drained_s:.1f} s; {probe.chunks_while_decoding} chunks ran before that.",
         flush=True,
     )
