@@ -176,15 +176,31 @@ class ParkedRow(Struct, frozen=True, kw_only=True):
     since: float
 
 
-class SchedulerSnapshot(Struct, frozen=True, kw_only=True):
+class SchedulerFigures(Struct, frozen=True, kw_only=True):
+    """What a worker has measured, and what it schedules within.
+
+    ``decode_ms`` and ``chunk_ms`` are running medians of one decode tick and one full chunk, None while not measured.
+    KV memory is in bytes; a ``kv_budget`` of 0: it is not accounted for. ``kv_watermark`` and ``kv_cache_budget`` lie
+    within the budget; finished prompts hold ``kv_cached`` of it, apart from ``kv_reserved``.
+    """
+
+    decode_ms: float | None = None
+    chunk_ms: float | None = None
+    kv_reserved: int = 0
+    kv_budget: int = 0
+    kv_watermark: int = 0
+    kv_cached: int = 0
+    kv_cache_budget: int = 0
+    lane_floor: int | None = None
+    preemption: bool | None = None
+
+
+class SchedulerSnapshot(SchedulerFigures, frozen=True, kw_only=True):
     """What a worker's scheduler has before it, as it was ``at`` a moment less than a second ago.
 
     ``rows`` and ``parked`` are the first of ``decoding`` rows and ``prefills`` unfinished prompts: a snapshot stays
-    small. ``debt`` is in tokens × interval, see ``scheduling.tick``. ``decode_ms`` and ``chunk_ms`` are running medians
-    of one decode tick and one full chunk, None while not measured. KV memory is in bytes; a ``kv_budget`` of 0: it is
-    not accounted for. ``kv_watermark`` and ``kv_cache_budget`` lie within the budget; finished prompts hold
-    ``kv_cached`` of it, apart from ``kv_reserved``. ``recent``: the last ticks, oldest first, by the first letter of
-    their action; ``recent_ms``: how long each took.
+    small. ``debt`` is in tokens × interval, see ``scheduling.tick``. ``recent``: the last ticks, oldest first, by the
+    first letter of their action; ``recent_ms``: how long each took.
     """
 
     at: float
@@ -195,15 +211,6 @@ class SchedulerSnapshot(Struct, frozen=True, kw_only=True):
     debt: int
     chunk: int
     interval: int
-    decode_ms: float | None = None
-    chunk_ms: float | None = None
-    kv_reserved: int = 0
-    kv_budget: int = 0
-    kv_watermark: int = 0
-    kv_cached: int = 0
-    kv_cache_budget: int = 0
-    lane_floor: int | None = None
-    preemption: bool | None = None
     recent: str = ""
     recent_ms: list[float] = []
 

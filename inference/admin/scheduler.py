@@ -229,8 +229,8 @@ def _worker_now(beat: Heartbeat, tenants: Mapping[str, str], at: float) -> Worke
         heartbeat=beat,
         state=state_of(beat, at),
         heard=lasted(max(0.0, at - (snapshot.at if snapshot is not None else beat.sent_at))),
-        rows=[_decoding(row, tenants, at) for row in snapshot.rows] if snapshot else [],
-        parked=[_parked(row, tenants, at) for row in snapshot.parked] if snapshot else [],
+        rows=[_row(row, tenants, at) for row in snapshot.rows] if snapshot else [],
+        parked=[_row(row, tenants, at) for row in snapshot.parked] if snapshot else [],
         strip=_strip(snapshot) if snapshot else None,
         debt=_debt(snapshot) if snapshot else None,
         terms=_terms(snapshot) if snapshot else None,
@@ -243,24 +243,14 @@ def _worker_now(beat: Heartbeat, tenants: Mapping[str, str], at: float) -> Worke
     )
 
 
-def _decoding(row: DecodingRow, tenants: Mapping[str, str], at: float) -> RowNow:
+def _row(row: DecodingRow | ParkedRow, tenants: Mapping[str, str], at: float) -> RowNow:
+    done, total = (row.tokens, row.max_tokens) if isinstance(row, DecodingRow) else (row.done, row.total)
     return RowNow(
         uuid.UUID(hex=row.generation),
         tenants.get(row.tenant, row.tenant[:8]),
         row.lane,
-        row.tokens,
-        row.max_tokens,
-        lasted(max(0.0, at - row.since)),
-    )
-
-
-def _parked(row: ParkedRow, tenants: Mapping[str, str], at: float) -> RowNow:
-    return RowNow(
-        uuid.UUID(hex=row.generation),
-        tenants.get(row.tenant, row.tenant[:8]),
-        row.lane,
-        row.done,
-        row.total,
+        done,
+        total,
         lasted(max(0.0, at - row.since)),
     )
 

@@ -75,7 +75,6 @@ class KvMemory:
             return _UNLIMITED
         return self.budget.total // (self._bytes_per_token * self._step) * self._step
 
-    def cache_budget(self) -> int:
-        """Bytes that the prefix cache may have beside what is given to sequences."""
-        reserved = self._holdings.occupied()[1]
+    def cache_budget(self, reserved: int) -> int:
+        """Bytes that the prefix cache may have beside the ``reserved`` ones, which are given to sequences."""
         return max(0, min(self.budget.prefix_cache, self.budget.total - self.budget.watermark - reserved))

@@ -24,7 +24,6 @@ class Roster:
         self._engine = engine
         self._parked: dict[str, RunningSequence] = {}
         self._decoding: dict[str, RunningSequence] = {}
-        self._begun: set[str] = set()
 
     def __iter__(self) -> Iterator[RunningSequence]:
         return iter([*self._parked.values(), *self._decoding.values()])
@@ -88,9 +87,9 @@ class Roster:
 
     def begin(self, sequence: RunningSequence) -> int:
         """It was run for the first time, if it is: how much of it was found in the prefix cache. Else 0."""
-        if sequence.key in self._begun:
+        if sequence.begun:
             return 0
-        self._begun.add(sequence.key)
+        sequence.begun = True
         cached = self._engine.cached_tokens(sequence.key)
         if sequence.epoch == 1:
             sequence.cached_tokens = cached  # later claims find what the generation itself has left there
@@ -104,7 +103,6 @@ class Roster:
 
     def leave(self, sequence: RunningSequence) -> None:
         """Take it out of the engine. It is gone, even if the engine fails at that."""
-        self._begun.discard(sequence.key)
         self._parked.pop(sequence.key, None)
         self._decoding.pop(sequence.key, None)
         try:

@@ -75,6 +75,8 @@ class RunningSequence:
         self.resumed_from = len(self.emitted)
         #: How often it had to make room before this claim.
         self.preemptions = claim.preemptions
+        #: Whether a chunk of it was run in this claim.
+        self.begun = False
         #: Tokens of the prompt that the prefix cache had when the generation first ran.
         self.cached_tokens = 0
         self.first_token_at: float | None = None

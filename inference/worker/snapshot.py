@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
-from inference.messages import DecodingRow, ParkedRow, SchedulerSnapshot
+from msgspec.structs import asdict
+
+from inference.messages import DecodingRow, ParkedRow, SchedulerFigures, SchedulerSnapshot
 from inference.scheduling.tick import Action, PrefillLimits, TickDecision
 from inference.worker.roster import Roster
 from inference.worker.sequences import RunningSequence
@@ -18,21 +19,6 @@ _TICKS: Final = 120
 #: Rows and parked prompts that are told each: a heartbeat stays small however many slots there are.
 _ROWS: Final = 64
 _LEAST_AGE_S: Final = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerFigures:
-    """What the board cannot see in roster and tick; named as in ``SchedulerSnapshot``."""
-
-    decode_ms: float | None = None
-    chunk_ms: float | None = None
-    kv_reserved: int = 0
-    kv_budget: int = 0
-    kv_watermark: int = 0
-    kv_cached: int = 0
-    kv_cache_budget: int = 0
-    lane_floor: int | None = None
-    preemption: bool | None = None
 
 
 class SnapshotBoard:
@@ -62,7 +48,6 @@ class SnapshotBoard:
             self.latest = self._draw(decision.prefill_debt, limits)
 
     def _draw(self, debt: int, limits: PrefillLimits) -> SchedulerSnapshot:
-        figures = self._figures()
         return SchedulerSnapshot(
             at=time.time(),
             decoding=self._roster.decoding_rows,
@@ -72,17 +57,9 @@ class SnapshotBoard:
             debt=debt,
             chunk=limits.chunk_tokens,
             interval=limits.interval,
-            decode_ms=figures.decode_ms,
-            chunk_ms=figures.chunk_ms,
-            kv_reserved=figures.kv_reserved,
-            kv_budget=figures.kv_budget,
-            kv_watermark=figures.kv_watermark,
-            kv_cached=figures.kv_cached,
-            kv_cache_budget=figures.kv_cache_budget,
-            lane_floor=figures.lane_floor,
-            preemption=figures.preemption,
             recent="".join(letter for letter, _ in self._recent),
             recent_ms=[round(ms, 1) for _, ms in self._recent],
+            **asdict(self._figures()),
         )
 
     def _parked(self, sequence: RunningSequence) -> ParkedRow:

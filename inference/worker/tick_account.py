@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from inference.messages import SchedulerFigures
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.tick import Action, TickDecision
 from inference.worker.holdings import Holdings
@@ -11,7 +12,7 @@ from inference.worker.kv_memory import KvMemory
 from inference.worker.metrics import WorkerMetrics
 from inference.worker.pace import Pace, limits_by
 from inference.worker.roster import Roster
-from inference.worker.snapshot import SchedulerFigures, SnapshotBoard
+from inference.worker.snapshot import SnapshotBoard
 
 if TYPE_CHECKING:
     from inference.engine.engine import Engine
@@ -61,11 +62,12 @@ class TickAccount:
         self.board.show(decision, self.limits, seconds)
 
     def _enter_memory(self) -> None:
+        _, reserved = self._holdings.occupied()
         self._memory.decoding = self._roster.decoding_rows
-        self._engine.set_prefix_budget(self._memory.cache_budget())
+        self._engine.set_prefix_budget(self._memory.cache_budget(reserved))
         self._memory.cached = self._engine.prefix_cache_bytes
         metrics, counted = self._metrics, self._engine.prefix_counters
-        metrics.kv_reserved.set(self._holdings.occupied()[1])
+        metrics.kv_reserved.set(reserved)
         metrics.kv_budget.set(self._memory.budget.total)
         metrics.prefix_cache.set(self._memory.cached)
         metrics.prefix_lookups.set(counted.lookups)
