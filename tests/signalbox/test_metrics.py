@@ -7,27 +7,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from inference.dispatch.heartbeats import beat
-from inference.messages import Heartbeat
 from signalbox import secret_files, store
 from signalbox.metrics import WorkerCollector
 from signalbox.web_metrics import count_request, registry
 from tests.factories import LanguageModelFactory
+from tests.heartbeats import make_heartbeat
 
-HEARTBEAT = Heartbeat(
+HEARTBEAT = make_heartbeat(
+    1_000.0,
     worker="w1",
     model="org/model",
-    hostname="host",
-    pid=1,
-    started_at=0.0,
-    sent_at=1_000.0,
     progressed_at=998.0,
-    ready=True,
-    draining=False,
-    blas="OpenBLAS",
-    device="cpu",
     decoding=3,
     prefilling=1,
-    slots=8,
     counters={
         'claims_total{kind="fresh",lane="high"}': 5,
         'odd_total{name="a \\"quoted\\" \\\\ thing\\n"}': 1,

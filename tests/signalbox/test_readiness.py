@@ -2,6 +2,7 @@ import pytest
 
 from inference.messages import Heartbeat
 from signalbox.health import NotReady, Service, judge
+from tests.heartbeats import make_heartbeat
 
 NOW = 1_000.0
 
@@ -9,23 +10,7 @@ NOW = 1_000.0
 def beat(
     model: str = "m", *, ready: bool = True, draining: bool = False, progressed_at: float = NOW - 1
 ) -> Heartbeat:
-    return Heartbeat(
-        worker="w",
-        model=model,
-        hostname="host",
-        pid=1,
-        started_at=0.0,
-        sent_at=NOW,
-        progressed_at=progressed_at,
-        ready=ready,
-        draining=draining,
-        blas="stock",
-        device="cpu",
-        decoding=0,
-        prefilling=0,
-        slots=8,
-        counters={},
-    )
+    return make_heartbeat(NOW, model=model, ready=ready, draining=draining, progressed_at=progressed_at)
 
 
 @pytest.mark.parametrize(

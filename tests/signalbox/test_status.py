@@ -25,31 +25,20 @@ from signalbox.supervision.instance_lock import InstanceLock
 from signalbox.supervision.log_files import Console, LogFile
 from signalbox.supervision.process_list import Listed, ProcessList, State
 from tests.factories import LanguageModelFactory
+from tests.heartbeats import make_heartbeat
 from tests.inference.dispatch.conftest import make_task
 
 pytestmark = [pytest.mark.django_db]
 
 
 def heartbeat(**changes: Any) -> Heartbeat:
-    now = time.time()
     values: dict[str, Any] = {
         "worker": "w1",
         "model": "org/model",
         "hostname": socket.gethostname(),
         "pid": 4242,
-        "started_at": now - 60,
-        "sent_at": now,
-        "progressed_at": now,
-        "ready": True,
-        "draining": False,
-        "blas": "OpenBLAS",
-        "device": "cpu",
-        "decoding": 0,
-        "prefilling": 0,
-        "slots": 8,
-        "counters": {},
     }
-    return Heartbeat(**{**values, **changes})
+    return make_heartbeat(time.time(), **{**values, **changes})
 
 
 def run(*options: str) -> str:

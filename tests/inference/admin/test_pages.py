@@ -28,6 +28,7 @@ from tests.factories import (
     TenantFactory,
     WorkerFactory,
 )
+from tests.heartbeats import make_heartbeat
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -42,19 +43,11 @@ def _beat(worker: Worker, at: datetime, **changes: Any) -> Heartbeat:
         "model": worker.model.name,
         "hostname": worker.hostname,
         "pid": worker.pid,
-        "started_at": at.timestamp() - 60,
-        "sent_at": at.timestamp(),
-        "progressed_at": at.timestamp(),
-        "ready": True,
-        "draining": False,
-        "blas": "OpenBLAS",
-        "device": "cpu",
         "decoding": 3,
         "prefilling": 1,
-        "slots": 8,
         "counters": {'generated_tokens_total{lane="high"}': 40.0, 'generated_tokens_total{lane="low"}': 2.0},
     }
-    return Heartbeat(**{**fields, **changes})
+    return make_heartbeat(at.timestamp(), **{**fields, **changes})
 
 
 def _failed(**changes: Any) -> Generation:

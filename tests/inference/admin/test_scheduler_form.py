@@ -13,10 +13,11 @@ from django.urls import reverse
 from accounts.models import AuditEvent
 from inference import language_models
 from inference.dispatch import heartbeats
-from inference.messages import Heartbeat, SchedulerSnapshot
+from inference.messages import Heartbeat
 from inference.models import LanguageModel
 from signalbox import store
 from tests.factories import LanguageModelFactory
+from tests.heartbeats import make_heartbeat, make_snapshot
 
 #: What a browser sends for a new model that nobody has touched; an unticked box is not sent.
 UNTOUCHED = {
@@ -50,13 +51,6 @@ def _errors(answer: Any) -> dict[str, list[str]]:
 def _beat(model: LanguageModel, worker: str = "a" * 32, **scheduler: Any) -> Heartbeat:
     now = time.time()
     snapshot: dict[str, Any] = {
-        "at": now,
-        "decoding": 0,
-        "prefills": 0,
-        "rows": [],
-        "parked": [],
-        "debt": 0,
-        "chunk": 64,
         "interval": 9,
         "decode_ms": 5.0,
         "chunk_ms": 90.0,
@@ -66,23 +60,12 @@ def _beat(model: LanguageModel, worker: str = "a" * 32, **scheduler: Any) -> Hea
         "lane_floor": 7,
         "preemption": False,
     }
-    return Heartbeat(
+    return make_heartbeat(
+        now,
         worker=worker,
         model=model.name,
-        hostname="mac",
-        pid=1,
-        started_at=now,
-        sent_at=now,
-        progressed_at=now,
-        ready=True,
-        draining=False,
-        blas="",
-        device="cpu",
-        decoding=0,
-        prefilling=0,
         slots=3,
-        counters={},
-        scheduler=SchedulerSnapshot(**{**snapshot, **scheduler}),
+        scheduler=make_snapshot(now, **{**snapshot, **scheduler}),
     )
 
 

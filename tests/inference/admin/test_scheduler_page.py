@@ -22,6 +22,7 @@ from inference.messages import DecodingRow, Heartbeat, ParkedRow, SchedulerSnaps
 from inference.models import Generation, LanguageModel, Worker
 from signalbox import store
 from tests.factories import GenerationFactory, LanguageModelFactory, TenantFactory, WorkerFactory
+from tests.heartbeats import make_heartbeat, make_snapshot
 from tests.inference.dispatch.conftest import make_task
 
 MIB = 2**20
@@ -33,17 +34,7 @@ def _page(model: LanguageModel) -> str:
 
 
 def snapshot(**changes: Any) -> SchedulerSnapshot:
-    fields: dict[str, Any] = {
-        "at": time.time(),
-        "decoding": 0,
-        "prefills": 0,
-        "rows": [],
-        "parked": [],
-        "debt": 0,
-        "chunk": 64,
-        "interval": 4,
-    }
-    return SchedulerSnapshot(**{**fields, **changes})
+    return make_snapshot(time.time(), **changes)
 
 
 def streaming(**changes: Any) -> DecodingRow:
@@ -57,26 +48,16 @@ def waiting(**changes: Any) -> ParkedRow:
 
 
 def beat(worker: Worker, scheduler: SchedulerSnapshot | None, **changes: Any) -> Heartbeat:
-    now = time.time()
     fields: dict[str, Any] = {
         "worker": worker.id.hex,
         "model": worker.model.name,
         "hostname": worker.hostname,
         "pid": worker.pid,
-        "started_at": now - 60,
-        "sent_at": now,
-        "progressed_at": now,
-        "ready": True,
-        "draining": False,
-        "blas": "OpenBLAS",
-        "device": "cpu",
         "decoding": scheduler.decoding if scheduler else 0,
         "prefilling": scheduler.prefills if scheduler else 0,
-        "slots": 8,
-        "counters": {},
         "scheduler": scheduler,
     }
-    return Heartbeat(**{**fields, **changes})
+    return make_heartbeat(time.time(), **{**fields, **changes})
 
 
 def told(valkey: redis.Redis, scheduler: SchedulerSnapshot | None, **changes: Any) -> WorkerNow:

@@ -13,6 +13,7 @@ from inference.models import LanguageModel
 from tests.factories import ApiKeyFactory, EntitlementFactory, LanguageModelFactory, TenantFactory
 from tests.inference.api.asgi_client import AsgiClient
 from tests.inference.api.hand import Hand
+from tests.inference.api.socket_client import Connect, SocketClient
 from tests.inference.engine.tiny_model import CONTEXT_LENGTH
 
 
@@ -62,3 +63,20 @@ def plain_static(settings: Any) -> None:
         **settings.STORAGES,
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     }
+
+
+@pytest.fixture
+async def connect(model: LanguageModel) -> AsyncIterator[Connect]:
+    """Opens connections that are closed at the test's end."""
+    opened: list[SocketClient] = []
+
+    async def connect_(**options: Any) -> SocketClient:
+        client = SocketClient(**options)
+        await client.connect()
+        opened.append(client)
+        return client
+
+    yield connect_
+    for client in opened:
+        await client.hang_up()
+    await delivery().aclose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asgiref.testing import ApplicationCommunicator
@@ -106,3 +107,7 @@ class SocketClient:
 
 def text_of(frames: list[dict[str, Any]]) -> str:
     return "".join(frame["text"] for frame in frames if frame["type"] == "delta")
+
+
+#: Opens connections, which are closed at the test's end.
+Connect = Callable[..., Awaitable[SocketClient]]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +17,6 @@ from accounts.tenancy import every_tenant
 from inference.api import chat_socket, ids
 from inference.api.frames import MAX_FRAME_BYTES
 from inference.api.socket_credentials import recheck_sockets
-from inference.dispatch.delivery import delivery
 from inference.models import ChatMessage, Conversation, Generation, LanguageModel
 from tests.factories import (
     ACTOR,
@@ -28,33 +27,15 @@ from tests.factories import (
     UserFactory,
 )
 from tests.inference.api.hand import Hand
-from tests.inference.api.socket_client import OWN_ORIGIN, SocketClient, text_of
+from tests.inference.api.socket_client import OWN_ORIGIN, Connect, SocketClient, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 HELLO = [{"role": "user", "content": "Hello"}]
-Connect = Callable[..., Awaitable[SocketClient]]
 
 
 def generate(ref: str = "a", **fields: Any) -> dict[str, Any]:
     return {"type": "generate", "ref": ref, "model": "tiny/model", "messages": HELLO, **fields}
-
-
-@pytest.fixture
-async def connect(model: LanguageModel) -> AsyncIterator[Connect]:
-    """Opens connections that are closed at the test's end."""
-    opened: list[SocketClient] = []
-
-    async def connect_(**options: Any) -> SocketClient:
-        client = SocketClient(**options)
-        await client.connect()
-        opened.append(client)
-        return client
-
-    yield connect_
-    for client in opened:
-        await client.hang_up()
-    await delivery().aclose()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -13,41 +12,22 @@ from accounts import keys, members
 from accounts.models import ApiKey, Membership, Role, Tenant, User
 from accounts.tenancy import every_tenant
 from inference.api.reader_access import reader_access
-from inference.dispatch.delivery import delivery
-from inference.models import LanguageModel
 from tests.factories import ACTOR, ApiKeyFactory, MembershipFactory, UserFactory
 from tests.fixtures.connections import HeldConnections
 from tests.inference.api.asgi_client import AsgiClient, events_of
 from tests.inference.api.bodies import CHAT, chat
 from tests.inference.api.hand import PATIENCE_S, Hand
-from tests.inference.api.socket_client import OWN_ORIGIN, SocketClient
+from tests.inference.api.socket_client import OWN_ORIGIN, Connect
 from tests.inference.api.test_chat_socket import session_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 RESUMABLE = chat(stream=True, stream_options={"resumable": True})
-Connect = Callable[..., Awaitable[SocketClient]]
 
 
 @pytest.fixture
 def second_key(tenant: Tenant) -> str:
     return str(ApiKeyFactory(tenant=tenant).raw)
-
-
-@pytest.fixture
-async def connect(model: LanguageModel) -> AsyncIterator[Connect]:
-    opened: list[SocketClient] = []
-
-    async def connect_(**options: str) -> SocketClient:
-        client = SocketClient(**options)  # type: ignore[arg-type]
-        await client.connect()
-        opened.append(client)
-        return client
-
-    yield connect_
-    for client in opened:
-        await client.hang_up()
-    await delivery().aclose()
 
 
 @sync_to_async

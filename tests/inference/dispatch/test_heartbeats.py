@@ -7,27 +7,12 @@ import redis
 from inference.dispatch import heartbeats, keys
 from inference.messages import Heartbeat
 from signalbox import store
+from tests.heartbeats import make_heartbeat
 from tests.inference.dispatch.conftest import MODEL
 
 
 def heartbeat(worker: str, sent_at: float = 1000.0) -> Heartbeat:
-    return Heartbeat(
-        worker=worker,
-        model=MODEL,
-        hostname="host",
-        pid=1,
-        started_at=0.0,
-        sent_at=sent_at,
-        progressed_at=sent_at,
-        ready=True,
-        draining=False,
-        blas="",
-        device="cpu",
-        decoding=1,
-        prefilling=0,
-        slots=8,
-        counters={"ticks": 5.0},
-    )
+    return make_heartbeat(sent_at, worker=worker, model=MODEL, decoding=1, counters={"ticks": 5.0})
 
 
 async def test_every_living_workers_last_word_is_told(valkey: redis.Redis) -> None:
