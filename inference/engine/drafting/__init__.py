@@ -1,0 +1,1 @@
+"""Drafters: they guess a sequence's next tokens, and the model confirms them (``inference.engine.speculative``)."""
