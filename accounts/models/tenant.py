@@ -13,6 +13,13 @@ class Tenant(models.Model):
     slug = models.SlugField(
         max_length=60, unique=True, help_text="Short name, for logs, metrics and commands."
     )
+    suffix_pool = models.BooleanField(
+        default=False,
+        help_text="Workers learn from this tenant's answers which tokens tend to follow which, and guess by that: its "
+        "later answers come sooner. What is kept are counts of short token sequences of its answers, in a file of its "
+        "own on the machine of the worker, used for this tenant alone. Off: nothing more is learned, and what was "
+        "learned is not used; manage.py pool forget deletes it.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     closed_at = models.DateTimeField(
         null=True, blank=True, help_text="From then on nothing of this tenant starts."

@@ -17,6 +17,9 @@ class LedgerEntry(models.Model):
     prompt_tokens = models.PositiveIntegerField()
     cached_tokens = models.PositiveIntegerField()
     completion_tokens = models.PositiveIntegerField()
+    #: Of speculation: guesses that became a part of the completion, and guesses in vain, which are no part of it.
+    accepted_prediction_tokens = models.PositiveIntegerField(default=0)
+    rejected_prediction_tokens = models.PositiveIntegerField(default=0)
     settled_at = models.DateTimeField(db_index=True)
 
     objects = TenantManager("tenant_id")
@@ -45,6 +48,8 @@ class UsageRollup(models.Model):
     prompt_tokens = models.PositiveBigIntegerField()
     cached_tokens = models.PositiveBigIntegerField()
     completion_tokens = models.PositiveBigIntegerField()
+    accepted_prediction_tokens = models.PositiveBigIntegerField(default=0)
+    rejected_prediction_tokens = models.PositiveBigIntegerField(default=0)
 
     objects = TenantManager("tenant_id")
 

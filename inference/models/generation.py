@@ -55,6 +55,12 @@ class Generation(models.Model):
     max_tokens = models.PositiveIntegerField()
     cached_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
+    accepted_prediction_tokens = models.PositiveIntegerField(
+        default=0, help_text="Guessed by the drafter, and a part of the answer."
+    )
+    rejected_prediction_tokens = models.PositiveIntegerField(
+        default=0, help_text="Guessed by the drafter in vain; no part of the answer."
+    )
     finish_reason = models.CharField(max_length=10, blank=True)
     cancel_reason = models.CharField(max_length=30, blank=True)
     failure_code = models.CharField(max_length=60, blank=True)

@@ -11,6 +11,25 @@ from django.db import models
 MOST_MIB = 16 * 1024 * 1024
 LONGEST_STALL_MS = 600_000
 HIGHEST_ITL_TARGET = 100.0
+MOST_DRAFT_TOKENS = 16
+MOST_GRANT_ROUNDS = 256
+
+
+class Speculation(models.TextChoices):
+    """Whether a model's generations speculate. Values of ``inference.scheduling.speculation.SpeculationMode``."""
+
+    MEASURED = "measured", "Measured: where it was measured to be faster"
+    ON = "on", "On: without asking whether it pays"
+    OFF = "off", "Off"
+
+
+class DrafterKind(models.TextChoices):
+    """What guesses the tokens that a speculating generation verifies."""
+
+    NONE = "", "None"
+    PROMPT_LOOKUP = "prompt_lookup", "Prompt lookup"
+    SUFFIX_POOL = "suffix_pool", "Suffix pool"
+    DRAFT_MODEL = "draft_model", "Draft model"
 
 
 def validate_itl_target(target: float) -> None:
@@ -114,6 +133,52 @@ class LanguageModel(models.Model):
         help_text="A request that finds no room may displace work of lower lanes. What is displaced keeps its tokens "
         "and goes on later, at the cost of running them once more. Off: it waits until something ends.",
     )
+    speculation = models.CharField(
+        max_length=10,
+        choices=Speculation,
+        default=Speculation.MEASURED,
+        help_text="Whether one stream at a time runs several guessed tokens in one step and keeps those that it would "
+        "have produced anyway: its answer stays the same and comes sooner, at the cost of work for guesses that do "
+        "not hold. Measured: the first generations are timed, and it is used where it pays.",
+    )
+    drafter = models.CharField(
+        max_length=20,
+        choices=DrafterKind,
+        default=DrafterKind.SUFFIX_POOL,
+        blank=True,
+        help_text="What guesses. Prompt lookup: the prompt and the answer so far; costs next to nothing, and helps "
+        "where an answer repeats them. Suffix pool: those first, then what the model is known to say; costs some "
+        "memory. Draft model: a smaller model; it guesses best, and takes memory and time for each guess.",
+    )
+    draft_model = models.ForeignKey(
+        "self",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="drafts_for",
+        help_text="The model that guesses, if the drafter is a draft model: one with the same vocabulary, and much "
+        "smaller, or nothing is gained. Each worker loads it beside its own.",
+    )
+    draft_tokens = models.PositiveSmallIntegerField(
+        "draft length",
+        default=4,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_DRAFT_TOKENS)],
+        help_text="Tokens guessed for one round at most, 1 to 16; the worker guesses fewer where few hold. Higher: "
+        "more is gained where guesses hold. Lower: less is run in vain where they do not.",
+    )
+    grant_rounds = models.PositiveSmallIntegerField(
+        "grant",
+        default=8,
+        validators=[MaxValueValidator(MOST_GRANT_ROUNDS)],
+        help_text="Rounds for which one stream has the drafter before it is the next one's turn, 0 to 256. Higher: "
+        "the drafter changes hands less often. Lower: streams that wait for it wait less. 0: it is kept until the "
+        "answer ends, and nobody waits for it: the others decode plainly.",
+    )
+    speculate_undecided = models.BooleanField(
+        default=True,
+        help_text="What becomes of speculation that was measured to gain less than 1.15 times, too little to be sure "
+        "of. On: it is used. Off: it is not.",
+    )
     default_max_tokens = models.PositiveIntegerField(
         default=1024,
         validators=[MinValueValidator(1)],
@@ -165,6 +230,30 @@ class LanguageModel(models.Model):
             ),
             models.CheckConstraint(
                 condition=models.Q(lane_floor__range=(1, 64)), name="language_model_lane_floor_in_range"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(speculation__in=Speculation.values),
+                name="language_model_speculation_known",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(drafter__in=DrafterKind.values), name="language_model_drafter_known"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(drafter=DrafterKind.DRAFT_MODEL, draft_model__isnull=False)
+                | models.Q(~models.Q(drafter=DrafterKind.DRAFT_MODEL), draft_model=None),
+                name="language_model_draft_model_iff_drafter",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(draft_model=None) | ~models.Q(draft_model=models.F("id")),
+                name="language_model_never_its_own_draft_model",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(draft_tokens__range=(1, MOST_DRAFT_TOKENS)),
+                name="language_model_draft_tokens_in_range",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(grant_rounds__lte=MOST_GRANT_ROUNDS),
+                name="language_model_grant_rounds_in_range",
             ),
         ]
 

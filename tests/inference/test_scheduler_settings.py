@@ -134,6 +134,12 @@ def test_what_was_written_past_everything_is_read_as_the_fair_default() -> None:
         {"itl_target": 101.0},
         {"lane_floor": 0},
         {"lane_floor": 65},
+        {"speculation": "sometimes"},
+        {"drafter": "oracle"},
+        {"drafter": "draft_model"},
+        {"draft_tokens": 0},
+        {"draft_tokens": 17},
+        {"grant_rounds": 257},
     ],
 )
 def test_the_database_refuses_settings_out_of_range(changes: dict[str, Any]) -> None:
@@ -147,6 +153,20 @@ def test_the_database_takes_a_cache_of_any_size_beside_a_budget_that_the_worker_
     LanguageModelFactory(prefix_cache_mib=1024)
     LanguageModelFactory(kv_budget_mib=1024, prefix_cache_mib=1024)
     assert connection.check_constraints() is None
+
+
+@pytest.mark.django_db
+def test_the_database_takes_a_draft_model_where_it_drafts_only_and_never_the_model_itself() -> None:
+    model, small = LanguageModelFactory(), LanguageModelFactory()
+    row = LanguageModel.objects.filter(id=model.id)
+    for changes in (
+        {"drafter": "suffix_pool", "draft_model": small},
+        {"drafter": "", "draft_model": small},
+        {"drafter": "draft_model", "draft_model": model},
+    ):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            row.update(**changes)
+    assert row.update(drafter="draft_model", draft_model=small) == 1
 
 
 @pytest.mark.django_db
