@@ -15,7 +15,7 @@ from django.utils import timezone
 from accounts.tenancy import every_tenant
 from inference.dispatch import publishing, token_log
 from inference.dispatch.queue import Withdrawal, WithdrawOutcome, dispatch_queue
-from inference.messages import CancelReason, Delta, End, Usage
+from inference.messages import CancelReason, End, produced_usage
 from inference.models import Generation, RunOutcome
 from inference.models.generation import LIVE_STATES
 from inference.runs import EventKind, RunRecord
@@ -62,13 +62,12 @@ def carry_out(generation: Generation) -> None:
 def _end_withdrawn(generation: Generation, reason: CancelReason, withdrawal: Withdrawal) -> None:
     client = store.shared_client()
     entries = token_log.read(client, generation.id.hex)
-    produced = sum(len(entry.tokens) for entry in entries if isinstance(entry, Delta))
     end = End(
         seq=withdrawal.last_seq + 1,
         epoch=withdrawal.epoch,
         state=reason.end_state,
         # A prompt that was never run costs nothing; one that was (before its worker died) costs what it made.
-        usage=Usage(prompt_tokens=generation.prompt_tokens if produced else 0, completion_tokens=produced),
+        usage=produced_usage(generation.prompt_tokens, entries),
         cancel_reason=reason,
     )
     if publishing.append_end(client, generation.id.hex, withdrawal.epoch, end):

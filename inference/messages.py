@@ -9,6 +9,7 @@ Identifiers are UUIDs as 32 hexadecimal digits. Times are Unix seconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
@@ -81,6 +82,8 @@ class GenerationTask(Struct, frozen=True, kw_only=True):
     sampling: Sampling
     stop: list[str] = []
     speculation: bool = False
+    #: Whether what it produces may teach its tenant's own pool of drafts.
+    suffix_pool: bool = False
     #: May run without an attached reader (stored conversation or background work).
     unattended: bool = False
     accepted_at: float
@@ -92,11 +95,17 @@ class GenerationTask(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """Exact token counts of one generation."""
+    """Exact token counts of one generation.
+
+    Of the drafted tokens, ``accepted_prediction_tokens`` became part of the answer: they are part of
+    ``completion_tokens``. The rejected ones were run in vain and are part of no other count.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -106,11 +115,12 @@ class Failure(Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Delta(Struct, frozen=True, kw_only=True, tag="delta"):
+class Delta(Struct, frozen=True, kw_only=True, tag="delta", omit_defaults=True):
     """Tokens committed in one tick for one choice, and the text they release.
 
     ``text`` may be shorter than the tokens' (held back: part of a character, or of a stop string)
-    or empty; ``tokens`` are always logged, so that a resuming worker knows them all.
+    or empty; ``tokens`` are always logged, so that a resuming worker knows them all. Of a speculative round's
+    ``proposed`` drafted tokens, ``accepted`` are among them.
     """
 
     seq: int
@@ -118,6 +128,8 @@ class Delta(Struct, frozen=True, kw_only=True, tag="delta"):
     tokens: list[int]
     text: str
     index: int = 0
+    proposed: int = 0
+    accepted: int = 0
 
 
 class End(Struct, frozen=True, kw_only=True, tag="end"):
@@ -134,6 +146,22 @@ class End(Struct, frozen=True, kw_only=True, tag="end"):
 
 #: What a token log holds, numbered by ``seq`` from 1 without gaps.
 LogEntry = Delta | End
+
+
+def produced_usage(prompt_tokens: int, log: Iterable[LogEntry]) -> Usage:
+    """What a generation has used that ends where ``log`` does, without a worker.
+
+    Its prompt counts if anything was produced: then all of it was run.
+    """
+    deltas = [entry for entry in log if isinstance(entry, Delta)]
+    produced = sum(len(delta.tokens) for delta in deltas)
+    accepted = sum(delta.accepted for delta in deltas)
+    return Usage(
+        prompt_tokens=prompt_tokens if produced else 0,
+        completion_tokens=produced,
+        accepted_prediction_tokens=accepted,
+        rejected_prediction_tokens=sum(delta.proposed for delta in deltas) - accepted,
+    )
 
 
 class PrefillProgress(Struct, frozen=True, kw_only=True, tag="prefill"):
@@ -176,6 +204,59 @@ class ParkedRow(Struct, frozen=True, kw_only=True):
     since: float
 
 
+class SlotHolder(Struct, frozen=True, kw_only=True):
+    """Who decodes with the drafter: ``slices`` of its grant's ``budget`` are run (0: nobody is waited for).
+
+    ``tokens`` of at most ``max_tokens`` are produced.
+    """
+
+    generation: str
+    tenant: str
+    lane: str
+    slices: int = 0
+    budget: int = 0
+    tokens: int = 0
+    max_tokens: int = 0
+
+
+class SlotWaiter(Struct, frozen=True, kw_only=True):
+    """Who waits for the slot: parked in the middle of its answer if it ``started``, else with nothing produced.
+
+    ``skips``: how many grant decisions it was passed over in.
+    """
+
+    generation: str
+    tenant: str
+    lane: str
+    skips: int = 0
+    started: bool = False
+    tokens: int = 0
+    max_tokens: int = 0
+
+
+class SlotSnapshot(Struct, frozen=True, kw_only=True):
+    """The speculative slot: who holds it, who waits in which order, and what the worker has measured of it.
+
+    ``rotations``, ``grants`` (by tenant; the most granted ones), ``proposed`` and ``accepted`` tokens count from the
+    worker's start. ``draft_length`` is what a round proposes at most now. ``state`` is ``forced_on``, ``forced_off``,
+    ``profiling`` (with so many ``samples``) or ``settled``; ``verdict`` is ``enabled``, ``declined`` or ``undecided``,
+    and ``speedup`` what it rests on. Plain text: who does not know a word yet still reads the rest.
+    """
+
+    holder: SlotHolder | None = None
+    waiting: list[SlotWaiter] = []
+    rotations: int = 0
+    grants: dict[str, int] = {}
+    proposed: int = 0
+    accepted: int = 0
+    drafter: str = ""
+    draft_length: int = 0
+    state: str = ""
+    verdict: str = ""
+    speedup: float | None = None
+    samples: int = 0
+
+
 class SchedulerFigures(Struct, frozen=True, kw_only=True):
     """What a worker has measured, and what it schedules within.
 
@@ -213,6 +294,8 @@ class SchedulerSnapshot(SchedulerFigures, frozen=True, kw_only=True):
     interval: int
     recent: str = ""
     recent_ms: list[float] = []
+    #: None: the model has no drafter, or its worker does not tell.
+    slot: SlotSnapshot | None = None
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from inference.messages import (
     FinishReason,
     LogEntry,
     Usage,
+    produced_usage,
 )
 from inference.tokenization.detokenizer import Detokenizer
 from inference.tokenization.stop_strings import StopMatcher
@@ -43,12 +44,11 @@ class ReplayMismatchError(Exception):
 
 def failed_end(claim: Claim) -> End:
     """The end of a claim that could not be made to run at all."""
-    produced = sum(len(entry.tokens) for entry in claim.log if isinstance(entry, Delta))
     return End(
         seq=claim.log[-1].seq + 1 if claim.log else 1,
         epoch=claim.epoch,
         state=EndState.FAILED,
-        usage=Usage(prompt_tokens=len(claim.task.prompt) if produced else 0, completion_tokens=produced),
+        usage=produced_usage(len(claim.task.prompt), claim.log),
         failure=INTERNAL_ERROR,
     )
 
@@ -73,6 +73,10 @@ class RunningSequence:
         self.emitted = [token for entry in claim.log if isinstance(entry, Delta) for token in entry.tokens]
         #: How much of that it began with.
         self.resumed_from = len(self.emitted)
+        before = produced_usage(0, claim.log)
+        #: Drafted tokens that became part of the answer, and those that did not; under earlier owners too.
+        self.accepted = before.accepted_prediction_tokens
+        self.rejected = before.rejected_prediction_tokens
         #: How often it had to make room before this claim.
         self.preemptions = claim.preemptions
         #: Whether a chunk of it was run in this claim.
@@ -105,15 +109,19 @@ class RunningSequence:
             entries.append(self.end(EndState.COMPLETED, len(self.task.prompt), finish_reason=reason))
         return entries
 
-    def commit(self, tokens: Sequence[int]) -> list[LogEntry]:
+    def commit(self, tokens: Sequence[int], proposed: int = 0, accepted: int = 0) -> list[LogEntry]:
         """Take the tokens of one tick: their ``Delta``, and the ``End`` if they end the text.
 
-        Tokens behind the end of the text are not taken.
+        Of a speculative round's ``proposed`` drafted tokens, the first ``accepted`` of ``tokens`` are those that the
+        model agreed to. Tokens behind the end of the text are not taken; drafted ones among them count as rejected.
         """
         text, reason = self._text_of(tokens)
         taken = list(tokens[: self._read - len(self.emitted)])
         self.emitted += taken
-        entries: list[LogEntry] = [self._delta(taken, text)]
+        accepted = min(accepted, len(taken))
+        self.accepted += accepted
+        self.rejected += proposed - accepted
+        entries: list[LogEntry] = [self._delta(taken, text, proposed, accepted)]
         if reason is not None:
             entries.append(self.end(EndState.COMPLETED, len(self.task.prompt), finish_reason=reason))
         return entries
@@ -150,15 +158,17 @@ class RunningSequence:
                 prompt_tokens=prompt_tokens,
                 completion_tokens=len(self.emitted),
                 cached_tokens=min(self.cached_tokens, prompt_tokens),
+                accepted_prediction_tokens=self.accepted,
+                rejected_prediction_tokens=self.rejected,
             ),
             finish_reason=finish_reason,
             cancel_reason=cancel_reason,
             failure=failure,
         )
 
-    def timed(self, now: float) -> float | None:
-        """Note that a token came at ``now`` (monotonic seconds); seconds since the one before, if there was one."""
-        self.timeline.tokens(now)
+    def timed(self, now: float, count: int = 1) -> float | None:
+        """Note that ``count`` tokens came at ``now`` (monotonic seconds); seconds since those before, if any."""
+        self.timeline.tokens(now, count)
         before, self._last_token_at = self._last_token_at, now
         if before:
             return now - before
@@ -166,9 +176,16 @@ class RunningSequence:
             self.first_token_at = time.time()
         return None
 
-    def _delta(self, tokens: list[int], text: str) -> Delta:
+    def _delta(self, tokens: list[int], text: str, proposed: int = 0, accepted: int = 0) -> Delta:
         self._last_seq += 1
-        return Delta(seq=self._last_seq, epoch=self.epoch, tokens=tokens, text=text)
+        return Delta(
+            seq=self._last_seq,
+            epoch=self.epoch,
+            tokens=tokens,
+            text=text,
+            proposed=proposed,
+            accepted=accepted,
+        )
 
     def _text_of(self, tokens: Sequence[int]) -> tuple[str, FinishReason | None]:
         text = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,30 @@ def test_streamed_text_is_the_decoding_of_all_its_tokens(tokens: Tokenizer) -> N
     assert end_of(log).usage.prompt_tokens == 3
 
 
+def run_in_rounds(sequence: RunningSequence, ids: list[int], cuts: set[int]) -> list[LogEntry]:
+    """Commit what lies between ``cuts`` at once, as speculative rounds do that draft all but the last of it."""
+    log: list[LogEntry] = []
+    edges = sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
+    for start, end in pairwise(edges):
+        drafted = end - start - 1
+        log += sequence.commit(ids[start:end], proposed=drafted, accepted=drafted)
+        if isinstance(log[-1], End):
+            break
+    return log
+
+
+def outcome(log: list[LogEntry]) -> tuple[str, list[int], FinishReason | None, int, int]:
+    """All that a client can tell of a log whoever produced it, however many tokens came at once."""
+    end = end_of(log)
+    return (
+        text_of(log),
+        tokens_of(log),
+        end.finish_reason,
+        end.usage.prompt_tokens,
+        end.usage.completion_tokens,
+    )
+
+
 def test_an_end_token_ends_the_text_and_is_counted(tokens: Tokenizer) -> None:
     ids = tokens.encode("one train")
     eos = min(tokens.eos_ids)
@@ -118,6 +143,75 @@ def test_tokens_behind_the_end_of_the_text_are_not_taken(tokens: Tokenizer) -> N
     assert delta.tokens == ids[:2]
     assert isinstance(end, End)
     assert end.usage.completion_tokens == 2
+
+
+@given(st.data())
+def test_tokens_committed_at_once_end_as_if_one_by_one(tokens: Tokenizer, data: st.DataObject) -> None:
+    ids = tokens.encode(data.draw(st.text("ab é👩", max_size=30)) or "a")
+    if data.draw(st.booleans()):
+        ids.insert(data.draw(st.integers(0, len(ids))), min(tokens.eos_ids))
+    terms = claim(
+        stop=data.draw(st.lists(st.text("ab é👩", min_size=1, max_size=4), max_size=3)),
+        max_tokens=data.draw(st.integers(1, len(ids))),
+    )
+    cuts = data.draw(st.sets(st.integers(1, len(ids))))
+    whole = run(RunningSequence(terms, 1, tokens), ids)
+    assert outcome(run_in_rounds(RunningSequence(terms, 1, tokens), ids, cuts)) == outcome(whole)
+
+
+@given(st.data())
+def test_no_stop_string_leaks_across_the_tokens_of_a_round(tokens: Tokenizer, data: st.DataObject) -> None:
+    text = data.draw(st.text("ab ", min_size=20, max_size=60)).strip() or "ab"
+    spans = data.draw(
+        st.lists(st.tuples(st.integers(0, len(text) - 1), st.integers(1, 20)), min_size=1, max_size=4)
+    )
+    stops = [text[start : start + length] for start, length in spans]
+    ids = tokens.encode(text)
+    cuts = data.draw(st.sets(st.integers(1, len(ids))))
+    log = run_in_rounds(RunningSequence(claim(stop=stops, max_tokens=len(ids)), 1, tokens), ids, cuts)
+    first_complete = min(text.index(stop) + len(stop) for stop in stops)
+    longest = max(len(stop) for stop in stops if text[:first_complete].endswith(stop))
+    assert text_of(log) == text[: first_complete - longest]
+    assert end_of(log).finish_reason is FinishReason.STOP
+
+
+def test_a_stop_string_is_found_wherever_a_round_cuts_it(tokens: Tokenizer) -> None:
+    ids = tokens.encode(TEXT)
+    stops = ["one token admits one", "admits one", "token admits"]
+    for start in range(len(ids)):
+        for end in range(start + 1, len(ids)):
+            sequence = RunningSequence(claim(stop=stops, max_tokens=len(ids)), 1, tokens)
+            log = run_in_rounds(sequence, ids, {start, end} - {0})
+            assert text_of(log) == TEXT[: TEXT.index("token admits")]
+
+
+def test_drafted_tokens_count_as_accepted_only_where_they_are_in_the_answer(tokens: Tokenizer) -> None:
+    ids = tokens.encode("one train at a time")
+    sequence = RunningSequence(claim(max_tokens=5), 1, tokens)
+    [first] = sequence.commit(ids[:1])
+    [second] = sequence.commit(ids[1:3], proposed=4, accepted=1)
+    [third, end] = sequence.commit([*ids[3:], *ids], proposed=8, accepted=7)
+    assert [
+        (delta.proposed, delta.accepted) for delta in (first, second, third) if isinstance(delta, Delta)
+    ] == [
+        (0, 0),
+        (4, 1),
+        (8, 2),
+    ]
+    assert isinstance(end, End)
+    assert end.usage.completion_tokens == 5
+    assert (end.usage.accepted_prediction_tokens, end.usage.rejected_prediction_tokens) == (3, 9)
+
+
+def test_a_resumed_sequence_goes_on_counting_what_was_drafted_before(tokens: Tokenizer) -> None:
+    ids = tokens.encode("one train at a time")
+    log = RunningSequence(claim(), 1, tokens).commit(ids[:3], proposed=4, accepted=2)
+    resumed = RunningSequence(claim(log, epoch=2), 1, tokens)
+    resumed.commit(ids[3:5], proposed=2, accepted=1)
+    usage = end_of(resumed.cancel(CancelReason.CLIENT_REQUESTED, 3)).usage
+    assert (usage.accepted_prediction_tokens, usage.rejected_prediction_tokens) == (3, 3)
+    lost = failed_end(claim(log, epoch=3)).usage
+    assert (lost.accepted_prediction_tokens, lost.rejected_prediction_tokens) == (2, 2)
 
 
 def test_a_cancelled_text_keeps_what_a_stop_string_held_back(tokens: Tokenizer) -> None:
