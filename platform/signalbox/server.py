@@ -9,7 +9,6 @@ resumes from the last event it has seen.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import sys
@@ -26,6 +25,7 @@ from twisted.internet import reactor as _reactor
 from signalbox import secret_files, web_metrics
 from signalbox.configuration import Configuration
 from signalbox.connections import DRAIN_S, SCOPE_KEY, Connection, ServerClose
+from signalbox.http_channel import HttpChannel, error_body, unsent_bytes
 from signalbox.logging import ACCESS_LOG
 from signalbox.socket_input import BoundedWebSocket
 
@@ -56,11 +56,6 @@ def _transport(protocol: Any) -> Any:
     if isinstance(protocol, WebRequest):
         return protocol.channel.transport if protocol.channel else None
     return protocol.transport
-
-
-def unsent_bytes(transport: Any) -> int:
-    """What was written to a connection and not yet taken by the system. Twisted keeps it in these three places."""
-    return int(len(transport.dataBuffer) - transport.offset + transport._tempDataLen)
 
 
 class LimitedRequest(WebRequest):  # type: ignore[misc]
@@ -94,15 +89,9 @@ class LimitedRequest(WebRequest):  # type: ignore[misc]
         message = (
             f"The request body is larger than {self.server.max_body_bytes} bytes, the most that is accepted."
         )
-        error = {
-            "message": message,
-            "type": "invalid_request_error",
-            "param": None,
-            "code": "request_too_large",
-        }
         headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
         self.handle_reply({"type": "http.response.start", "status": 413, "headers": headers})
-        self.handle_reply({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})
+        self.handle_reply({"type": "http.response.body", "body": error_body("request_too_large", message)})
 
     def handle_reply(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
@@ -178,6 +167,7 @@ class Server(DaphneServer):  # type: ignore[misc]
         super().run()
 
     def _started(self) -> None:
+        self.http_factory.protocol = HttpChannel
         self.http_factory.buildProtocol = self._build_http_protocol
         self.ws_factory.protocol = BoundedWebSocket
         loop = asyncio.get_event_loop()

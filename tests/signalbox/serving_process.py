@@ -18,9 +18,10 @@ CHUNK = b"x" * 16_384
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """``/endless`` and the socket ``/flood`` send for ever, ``/slow`` ends after two seconds, ``/hang`` never,
-    ``/fault/`` fails; the socket ``/deaf`` takes no message before the file of its query string is there; other sockets
-    are silent, other pages done at once."""
+    """``/endless`` and the socket ``/flood`` send for ever, ``/slow`` ends after two seconds, ``/events`` after three,
+    ``/hang`` never; ``/later`` begins after a second, ``/never`` not at all; ``/fault/`` fails; the socket ``/deaf``
+    takes no message before the file of its query string is there; other sockets are silent, other pages done at once.
+    """
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})
@@ -34,15 +35,20 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         raise RuntimeError(scope["path"])
     while (await receive()).get("more_body"):
         pass
-    await send({"type": "http.response.start", "status": 200, "headers": []})
+    if scope["path"] in ("/later", "/never"):
+        wait = asyncio.sleep(1 if scope["path"] == "/later" else 3600)
+        if await _until_disconnected(scope, receive, wait):
+            return
+    headers = [(b"content-type", b"text/event-stream")] if scope["path"] == "/events" else []
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     if scope["path"] == "/endless":
         more = {"type": "http.response.body", "body": CHUNK, "more_body": True}
         await _until_disconnected(scope, receive, _flood(send, more))
         return
-    if scope["path"] in ("/slow", "/hang"):
+    if scope["path"] in ("/slow", "/events", "/hang"):
         await send({"type": "http.response.body", "body": b"first ", "more_body": True})
-        wait = asyncio.sleep(2 if scope["path"] == "/slow" else 3600)
-        if await _until_disconnected(scope, receive, wait):
+        seconds = {"/slow": 2, "/events": 3, "/hang": 3600}[scope["path"]]
+        if await _until_disconnected(scope, receive, asyncio.sleep(seconds)):
             return
     await send({"type": "http.response.body", "body": b"last"})
 

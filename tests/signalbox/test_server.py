@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,11 +15,8 @@ from websockets.frames import CloseCode
 from websockets.sync.client import connect
 
 from accounts import key_text
-from signalbox.configuration import ROOT
-from tests.fixtures.live_stack import free_port
-from tests.fixtures.processes import ManagedProcess
+from tests.signalbox.web_server import DEADLINE_S, Server, get, read_to_end, running
 
-_DEADLINE_S = 60.0
 _MIB = 1024 * 1024
 _UPGRADE = (
     "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -42,72 +36,16 @@ def client_frame(payload: bytes) -> bytes:
     return b"\x81" + size + bytes(4) + payload
 
 
-class Server:
-    """A running server process and what it has written."""
-
-    def __init__(self, directory: Path, *, stalled_s: float) -> None:
-        self.port = free_port()
-        self.process = ManagedProcess(
-            "server",
-            [sys.executable, "-m", "tests.signalbox.serving_process", str(self.port), str(stalled_s)],
-            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}"},
-            cwd=ROOT,
-            log=directory / "server.log",
-            ready=self._listens,
-        )
-
-    def _listens(self) -> bool:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=1):
-            return True
-
-    def connect(self, request: str, *, receive_buffer: int | None = None) -> socket.socket:
-        connection = socket.socket()
-        if receive_buffer:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        connection.settimeout(_DEADLINE_S)
-        connection.connect(("127.0.0.1", self.port))
-        connection.sendall(request.encode())
-        return connection
-
-    @property
-    def written(self) -> str:
-        return self.process.log.read_text()
-
-    def wait_for(self, text: str) -> None:
-        deadline = time.monotonic() + _DEADLINE_S
-        while text not in self.written:
-            assert time.monotonic() < deadline, f"{text!r} was not written\n{self.process.tail()}"
-            time.sleep(0.05)
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that stays: do not stop it."""
-    yield from _running(tmp_path_factory.mktemp("server"))
+    yield from running(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Server]:
     """A server of the test's own, to stop."""
-    yield from _running(tmp_path)
-
-
-def _running(directory: Path) -> Iterator[Server]:
-    server = Server(directory, stalled_s=1.5)
-    server.process.start()
-    yield server
-    server.process.kill()
-
-
-def get(path: str) -> str:
-    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-def read_to_end(connection: socket.socket) -> bytes:
-    received = b""
-    while block := connection.recv(65_536):
-        received += block
-    return received
+    yield from running(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +58,7 @@ def test_a_client_that_never_reads_is_cut_and_costs_no_memory(
     before = memory().rss
     silent = [server.connect(request_text, receive_buffer=4096) for _ in range(4)]
     largest = before
-    deadline = time.monotonic() + _DEADLINE_S
+    deadline = time.monotonic() + DEADLINE_S
     while server.written.count(f"ended {path} slow_reader") < len(silent):
         largest = max(largest, memory().rss)
         assert time.monotonic() < deadline, server.process.tail()
@@ -155,7 +93,7 @@ def test_a_client_that_sends_faster_than_its_frames_are_taken_costs_no_memory_an
     assert sent < 3000, "the server read on"
     assert memory().rss - before < 8 * _MIB
     awake.touch()
-    connection.settimeout(_DEADLINE_S)
+    connection.settimeout(DEADLINE_S)
     connection.sendall(rest + client_frame(b"close"))
     sent += bool(rest)
     messages = sent * frames_each
@@ -223,7 +161,7 @@ def test_sigterm_lets_answers_under_way_end_takes_no_new_ones_and_cuts_what_does
     with connect(f"ws://127.0.0.1:{own_server.port}/silent") as chat:
         own_server.process.send_signal(signal.SIGTERM)
         with pytest.raises(ConnectionClosed) as closed:
-            chat.recv(timeout=_DEADLINE_S)
+            chat.recv(timeout=DEADLINE_S)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == CloseCode.SERVICE_RESTART
     with pytest.raises(ConnectionError):
