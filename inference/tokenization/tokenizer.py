@@ -98,6 +98,11 @@ class Tokenizer:
         """Whether a token never shows: a special one, or an id that the model has and the tokenizer not."""
         return self._piece(token) is None
 
+    def vocabulary(self) -> dict[int, str]:
+        """Every token that the tokenizer knows, as the model's own files write it."""
+        pieces = {token: piece for piece, token in self._encoder.get_vocab(with_added_tokens=True).items()}
+        return {**pieces, **self._control.spellings}
+
     def _piece(self, token: int) -> str | None:
         if token in self._hidden:
             return None
