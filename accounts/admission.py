@@ -59,13 +59,17 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What a generation runs with: its lane, and the rights in it. ``requested_lane`` is empty where none was named."""
+    """What a generation runs with: its lane, and the rights in it. ``requested_lane`` is empty where none was named.
+
+    ``suffix_pool``: whether the tenant lets workers learn from its answers.
+    """
 
     lane: str
     lane_rank: int
     service_tier: str
     weight: int
     speculation: bool
+    suffix_pool: bool
     requested_lane: str
     reason: AssignmentReason
     entitlement_id: UUID
@@ -105,7 +109,8 @@ def admit(principal: Principal, requested: str | None, generation_id: UUID) -> A
     with tenant_scope(principal.tenant_id):
         lanes = [LaneChoice(*row) for row in Lane.objects.values_list("name", "rank", "service_tier")]
         standing = {
-            entitlement.lane_id: entitlement for entitlement in Entitlement.objects.filter(ended_at=None)
+            entitlement.lane_id: entitlement
+            for entitlement in Entitlement.objects.filter(ended_at=None).select_related("tenant")
         }
         resolution = resolve_lane(
             requested=requested, key_default=principal.default_lane, lanes=lanes, entitled=standing
@@ -117,6 +122,7 @@ def admit(principal: Principal, requested: str | None, generation_id: UUID) -> A
             service_tier=resolution.lane.service_tier,
             weight=entitlement.weight,
             speculation=entitlement.speculation,
+            suffix_pool=entitlement.tenant.suffix_pool,
             requested_lane="" if requested in (None, "", AUTO) else str(requested),
             reason=resolution.reason,
             entitlement_id=entitlement.id,

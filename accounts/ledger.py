@@ -15,7 +15,14 @@ from accounts.models import LedgerEntry, UsageRollup
 from accounts.tenancy import every_tenant, tenant_scope
 
 _ROLLUP_NAMESPACE = uuid.UUID("5b0e7a52-3f43-4a3c-9d6c-2f2f4b8f9d11")
-_COUNTS = ("generations", "prompt_tokens", "cached_tokens", "completion_tokens")
+_TOKENS = (
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "accepted_prediction_tokens",
+    "rejected_prediction_tokens",
+)
+_COUNTS = ("generations", *_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,8 @@ def settle(
     prompt_tokens: int,
     cached_tokens: int,
     completion_tokens: int,
+    accepted_prediction_tokens: int,
+    rejected_prediction_tokens: int,
     at: datetime,
 ) -> LedgerEntry:
     """Write a generation's entry, in the transaction that settles it.
@@ -56,6 +65,8 @@ def settle(
             prompt_tokens=prompt_tokens,
             cached_tokens=cached_tokens,
             completion_tokens=completion_tokens,
+            accepted_prediction_tokens=accepted_prediction_tokens,
+            rejected_prediction_tokens=rejected_prediction_tokens,
             settled_at=at,
         )
     return entry
@@ -99,12 +110,7 @@ def _sum_from(start: datetime | None) -> int:
         LedgerEntry.objects.filter(settled_at__gte=_hour_of(start))
         .annotate(hour=TruncHour("settled_at", tzinfo=UTC))
         .values("hour", "tenant_id", "api_key_id", "model", "lane")
-        .annotate(
-            generations=Count("generation_id"),
-            prompt=Sum("prompt_tokens"),
-            cached=Sum("cached_tokens"),
-            completion=Sum("completion_tokens"),
-        )
+        .annotate(generations=Count("generation_id"), **{f"sum_of_{name}": Sum(name) for name in _TOKENS})
         .order_by("hour")
     )
     rows = [
@@ -116,9 +122,7 @@ def _sum_from(start: datetime | None) -> int:
             model=row["model"],
             lane=row["lane"],
             generations=row["generations"],
-            prompt_tokens=row["prompt"],
-            cached_tokens=row["cached"],
-            completion_tokens=row["completion"],
+            **{name: row[f"sum_of_{name}"] for name in _TOKENS},
         )
         for row in sums
     ]

@@ -130,6 +130,7 @@ def accept(
                 sampling=submission.sampling,
                 stop=list(submission.stop),
                 speculation=granted.speculation,
+                suffix_pool=granted.suffix_pool,
                 unattended=submission.unattended,
                 accepted_at=created_at.timestamp(),
             )

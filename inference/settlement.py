@@ -55,6 +55,8 @@ def settle(
         entries = _kept_entries(generation_id)
         with transaction.atomic():
             now = timezone.now()
+            # Generation and ledger entry name their counts as the usage does.
+            counts = msgspec.structs.asdict(end.usage)
             settled = Generation.objects.filter(
                 id=generation_id, state__in=LIVE_STATES, epoch__lte=epoch
             ).update(
@@ -64,11 +66,9 @@ def settle(
                 cancel_reason=end.cancel_reason or "",
                 failure_code=end.failure.code if end.failure else "",
                 failure_message=end.failure.message if end.failure else "",
-                prompt_tokens=end.usage.prompt_tokens,
-                cached_tokens=end.usage.cached_tokens,
-                completion_tokens=end.usage.completion_tokens,
                 first_token_at=_first_token_at(generation_id, epoch, first_token_at),
                 ended_at=now,
+                **counts,
             )
             if run is not None and (settled or Generation.objects.filter(id=generation_id).exists()):
                 runs.write(run)
@@ -82,10 +82,8 @@ def settle(
                 user_id=generation.user_id,
                 model=generation.model.name,
                 lane=generation.lane_id,
-                prompt_tokens=end.usage.prompt_tokens,
-                cached_tokens=end.usage.cached_tokens,
-                completion_tokens=end.usage.completion_tokens,
                 at=now,
+                **counts,
             )
             if entries is not None:
                 GenerationOutput.objects.create(generation=generation, events=_pack(entries))

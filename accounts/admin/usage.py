@@ -60,6 +60,14 @@ class _NamedRecordAdmin(RecordAdmin):
     def completion(self, row: Any) -> str:
         return number(row.completion_tokens)
 
+    @display(description="Drafted and kept")
+    def accepted(self, row: Any) -> str:
+        return number(row.accepted_prediction_tokens)
+
+    @display(description="Drafted in vain")
+    def rejected(self, row: Any) -> str:
+        return number(row.rejected_prediction_tokens)
+
 
 class TenantIdFilter(admin.SimpleListFilter):
     title = "tenant"
@@ -93,9 +101,19 @@ class LedgerEntryAdmin(_NamedRecordAdmin, GenerationRecordAdmin):
         (
             "What it used",
             {
-                "fields": ("generation", "model", "lane", "prompt", "cached", "completion"),
+                "fields": (
+                    "generation",
+                    "model",
+                    "lane",
+                    "prompt",
+                    "cached",
+                    "completion",
+                    "accepted",
+                    "rejected",
+                ),
                 "description": "Tokens, written once, in the transaction that ended the generation. Every other view "
-                "of usage is a sum of these.",
+                "of usage is a sum of these. What was drafted and kept is part of the answer; what was drafted in "
+                "vain is part of nothing, and costs its tenant nothing.",
             },
         ),
         ("Whose", {"fields": ("tenant_name", "key_name", "exact_time")}),
@@ -107,6 +125,8 @@ class LedgerEntryAdmin(_NamedRecordAdmin, GenerationRecordAdmin):
         "prompt",
         "cached",
         "completion",
+        "accepted",
+        "rejected",
         "exact_time",
     )
 
@@ -148,6 +168,8 @@ class UsageRollupAdmin(_NamedRecordAdmin):
                     "prompt",
                     "cached",
                     "completion",
+                    "accepted",
+                    "rejected",
                 ),
                 "description": "Summed from the ledger about once a minute; can be made anew from it at any time.",
             },
@@ -162,6 +184,8 @@ class UsageRollupAdmin(_NamedRecordAdmin):
         "prompt",
         "cached",
         "completion",
+        "accepted",
+        "rejected",
     )
 
     @display(description="Hour from")

@@ -98,7 +98,7 @@ class GenerationAdmin(RecordAdmin):
         ),
         (
             "Tokens",
-            {"fields": ("prompt_count", "cached_count", "completion_count", "speed")},
+            {"fields": ("prompt_count", "cached_count", "completion_count", "drafted", "speed")},
         ),
         (
             "Its way",
@@ -201,6 +201,15 @@ class GenerationAdmin(RecordAdmin):
         if generation.state in LIVE_STATES:
             return f"not counted before the end,{limit.removeprefix(' of')}"
         return number(generation.completion_tokens) + limit
+
+    @display(description="Drafted")
+    def drafted(self, generation: Generation) -> str:
+        """Of the slot's rounds; an answer that decoded plainly has none."""
+        kept, in_vain = generation.accepted_prediction_tokens, generation.rejected_prediction_tokens
+        if not kept + in_vain:
+            return EMPTY
+        share = kept / (kept + in_vain)
+        return f"{number(kept + in_vain)}, of which {number(kept)} ({share:.0%}) were kept and are part of the answer"
 
     @display(description="Speed")
     def speed(self, generation: Generation) -> str:

@@ -26,6 +26,17 @@ class PromptTokensDetails(AnswerModel):
     """Were not run again, because an earlier prompt began the same way."""
 
 
+class CompletionTokensDetails(AnswerModel):
+    """Of the answer's tokens, and of what was drafted for it."""
+
+    accepted_prediction_tokens: int
+    """Were guessed by the server's drafter and confirmed by the model: part of `completion_tokens`."""
+    rejected_prediction_tokens: int
+    """Were guessed in vain: part of no other count, and not charged."""
+    reasoning_tokens: Literal[0] = 0
+    """No model here thinks apart from its answer."""
+
+
 class Usage(AnswerModel):
     """Exact token counts."""
 
@@ -33,6 +44,7 @@ class Usage(AnswerModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
     @classmethod
     def of(cls, usage: messages.Usage) -> Usage:
@@ -41,6 +53,10 @@ class Usage(AnswerModel):
             completion_tokens=usage.completion_tokens,
             total_tokens=usage.prompt_tokens + usage.completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=usage.cached_tokens),
+            completion_tokens_details=CompletionTokensDetails(
+                accepted_prediction_tokens=usage.accepted_prediction_tokens,
+                rejected_prediction_tokens=usage.rejected_prediction_tokens,
+            ),
         )
 
 

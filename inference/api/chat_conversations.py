@@ -24,6 +24,7 @@ from accounts.principal import Principal
 from accounts.tenancy import tenant_scope
 from inference import cancellation, conversations
 from inference.api import ids, language_models
+from inference.api.answers import Usage
 from inference.api.bodies import read_body
 from inference.api.chat_turns import conversation_id
 from inference.api.errors import ApiError, ErrorCode, as_api_error
@@ -227,12 +228,7 @@ def _answer(record: AnswerRecord) -> dict[str, Any]:
         "finish_reason": record.finish_reason or None,
         "cancel_reason": record.cancel_reason or None,
         "error": {"code": failed, "message": record.failure_message or _EXPIRED} if failed else None,
-        "usage": {
-            "prompt_tokens": record.prompt_tokens,
-            "completion_tokens": record.completion_tokens,
-            "total_tokens": record.prompt_tokens + record.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": record.cached_tokens},
-        },
+        "usage": Usage.of(record.usage).model_dump(),
         "timings": _timings(record),
     }
 
@@ -242,9 +238,9 @@ _EXPIRED: Final = "The generation was ended because it had not finished in time.
 
 def _timings(record: AnswerRecord) -> dict[str, Any]:
     pace = None
-    if record.first_token_at and record.ended_at and record.completion_tokens > 1:
+    if record.first_token_at and record.ended_at and record.usage.completion_tokens > 1:
         writing_s = (record.ended_at - record.first_token_at).total_seconds()
-        pace = round((record.completion_tokens - 1) / writing_s, 2) if writing_s > 0 else None
+        pace = round((record.usage.completion_tokens - 1) / writing_s, 2) if writing_s > 0 else None
     return {
         "queue_ms": _since(record.created_at, record.claimed_at),
         "first_token_ms": _since(record.created_at, record.first_token_at),

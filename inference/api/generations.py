@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 
 from accounts.models import AssignmentReason, LaneAssignment, Scope
 from accounts.tenancy import tenant_scope
-from inference import cancellation, messages, settlement
+from inference import cancellation, settlement
 from inference.api import completions, ids
 from inference.api.answers import AnswerModel, ChatCompletionChunk, ChatShape, Head, Shape, TextShape, Usage
 from inference.api.endpoint import Call, Parameter, endpoint
@@ -280,11 +280,6 @@ def _record(generation: Generation) -> GenerationRecord:
     assignment = LaneAssignment.objects.get(generation_id=generation.id)
     ended = generation.state not in LIVE_STATES
     waits = generation.state == GenerationState.QUEUED
-    usage = messages.Usage(
-        prompt_tokens=generation.prompt_tokens,
-        completion_tokens=generation.completion_tokens,
-        cached_tokens=generation.cached_tokens,
-    )
     return GenerationRecord(
         id=ids.generation_id(generation.id),
         created=int(generation.created_at.timestamp()),
@@ -305,7 +300,7 @@ def _record(generation: Generation) -> GenerationRecord:
             first_token_at=_unix(generation.first_token_at),
             ended_at=_unix(generation.ended_at),
         ),
-        usage=Usage.of(usage) if ended else None,
+        usage=Usage.of(generation.usage) if ended else None,
         max_tokens=generation.max_tokens,
         finish_reason=generation.finish_reason or None,
         cancel_reason=generation.cancel_reason or None,

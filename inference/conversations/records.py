@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+from inference.messages import Usage
+
 
 class ConversationRefusal(StrEnum):
     """Why a verb was refused: the same code in the socket's frames and the page's answers."""
@@ -73,9 +75,7 @@ class AnswerRecord:
     cancel_reason: str
     failure_code: str
     failure_message: str
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
+    usage: Usage
     created_at: datetime
     claimed_at: datetime | None
     first_token_at: datetime | None

@@ -6,6 +6,7 @@ from django.db import models
 
 from accounts.models import ApiKey, Lane, Tenant, User
 from accounts.tenancy import TenantManager
+from inference.messages import Usage
 from inference.models.language_model import LanguageModel
 
 
@@ -97,6 +98,17 @@ class Generation(models.Model):
 
     def __str__(self) -> str:
         return f"gen_{self.id.hex}"
+
+    @property
+    def usage(self) -> Usage:
+        """Its token counts: exact once it has ended."""
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.cached_tokens,
+            accepted_prediction_tokens=self.accepted_prediction_tokens,
+            rejected_prediction_tokens=self.rejected_prediction_tokens,
+        )
 
 
 class GenerationRequest(models.Model):

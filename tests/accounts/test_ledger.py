@@ -30,6 +30,8 @@ def _settle(at: datetime = NOW, tenant: uuid.UUID = TENANTS[0], **fields: object
         "prompt_tokens": 10,
         "cached_tokens": 4,
         "completion_tokens": 3,
+        "accepted_prediction_tokens": 1,
+        "rejected_prediction_tokens": 2,
         "at": at,
     }
     return ledger.settle(**{**values, **fields})  # type: ignore[arg-type]
@@ -54,6 +56,7 @@ def test_rolling_up_again_changes_nothing() -> None:
         assert list(UsageRollup.objects.order_by("hour", "id").values()) == first
         newest = UsageRollup.objects.get(hour=NOW.replace(minute=0))
     assert (newest.generations, newest.prompt_tokens, newest.completion_tokens) == (2, 20, 6)
+    assert (newest.accepted_prediction_tokens, newest.rejected_prediction_tokens) == (2, 4)
 
 
 @pytest.mark.django_db
@@ -115,12 +118,26 @@ class TestAllSumsAgree(TestCase):
     ) -> None:
         rows.sort(key=lambda row: row[0])
         for i, (at, tenant, key, model, tokens) in enumerate(rows):
-            _settle(at, tenant, api_key_id=key, model=model, completion_tokens=tokens)
+            _settle(
+                at,
+                tenant,
+                api_key_id=key,
+                model=model,
+                completion_tokens=tokens,
+                accepted_prediction_tokens=tokens // 2,
+                rejected_prediction_tokens=tokens * 2,
+            )
             if i == split:
                 ledger.roll_up(at)
         ledger.roll_up(NOW)
         with every_tenant("test"):
-            for field in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+            for field in (
+                "prompt_tokens",
+                "cached_tokens",
+                "completion_tokens",
+                "accepted_prediction_tokens",
+                "rejected_prediction_tokens",
+            ):
                 total = LedgerEntry.objects.aggregate(n=Sum(field))["n"]
                 assert UsageRollup.objects.aggregate(n=Sum(field))["n"] == total
             assert (UsageRollup.objects.aggregate(n=Sum("generations"))["n"] or 0) == len(rows)

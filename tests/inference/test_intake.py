@@ -13,7 +13,7 @@ from inference.messages import task_decoder
 from inference.models import Generation, GenerationRequest
 from inference.recovery import sweep
 from signalbox.configuration import configuration
-from tests.factories import LanguageModelFactory, TenantFactory
+from tests.factories import EntitlementFactory, LanguageModelFactory, TenantFactory
 from tests.inference.doors import accepted, claimed, entitled_principal, principal_of, row, submission
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,6 +42,14 @@ def test_an_accepted_generation_is_in_the_database_and_in_the_queue_with_its_lan
     assert (assignment.given_lane, assignment.reason) == ("normal", "tenant_default")
     assert task_decoder.decode(request.task) == result.task
     assert dispatch_queue().position(result.task.generation) == 1
+
+
+def test_a_worker_learns_only_from_the_answers_of_tenants_that_let_it(valkey: redis.Redis) -> None:
+    model = LanguageModelFactory()
+    willing = TenantFactory(suffix_pool=True)
+    EntitlementFactory(tenant=willing)
+    assert accepted(model, by=principal_of(willing)).task.suffix_pool
+    assert not accepted(model).task.suffix_pool
 
 
 def test_without_max_tokens_the_models_default_is_taken_and_at_most_what_the_context_leaves(

@@ -73,6 +73,8 @@ def test_a_settlement_that_fails_leaves_no_run(valkey: redis.Redis) -> None:
         prompt_tokens=1,
         cached_tokens=0,
         completion_tokens=1,
+        accepted_prediction_tokens=0,
+        rejected_prediction_tokens=0,
         at=generation.created_at,
     )
     with pytest.raises(IntegrityError):

@@ -45,6 +45,24 @@ def test_settling_brings_outcome_and_exact_usage_into_the_ledger_once(valkey: re
     assert (entry.prompt_tokens, entry.completion_tokens, entry.lane) == (3, 4, "normal")
 
 
+def test_what_was_drafted_for_an_answer_is_settled_with_it(valkey: redis.Redis) -> None:
+    model = LanguageModelFactory()
+    accepted(model)
+    got = claimed(valkey, model)
+    usage = Usage(
+        prompt_tokens=3,
+        completion_tokens=9,
+        cached_tokens=2,
+        accepted_prediction_tokens=5,
+        rejected_prediction_tokens=7,
+    )
+    end = msgspec.structs.replace(end_of(got, 1), usage=usage)
+    assert settle(uuid.UUID(got.task.generation), got.epoch, end)
+    assert row(got.task.generation).usage == usage
+    (entry,) = _ledger()
+    assert (entry.accepted_prediction_tokens, entry.rejected_prediction_tokens) == (5, 7)
+
+
 def test_the_record_says_what_the_ledger_says(valkey: redis.Redis) -> None:
     """A prompt that was never run costs nothing, and is not told to have been."""
     model = LanguageModelFactory()

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from accounts import ledger
 from accounts.admission import admit
-from accounts.models import AuditEvent, Lane
+from accounts.models import AuditEvent, Lane, LedgerEntry
 from accounts.principal import Principal
 from accounts.tenancy import every_tenant
 from inference.admin.now import WorkerState, now, state_of
@@ -61,6 +61,27 @@ def _failed(**changes: Any) -> Generation:
     return failed
 
 
+def _settled(generation: Generation, **counts: int) -> LedgerEntry:
+    """A ledger entry of the generation's tenant."""
+    tokens = {
+        "prompt_tokens": 0,
+        "cached_tokens": 0,
+        "completion_tokens": 0,
+        "accepted_prediction_tokens": 0,
+        "rejected_prediction_tokens": 0,
+    }
+    return ledger.settle(
+        generation_id=uuid.uuid4(),
+        tenant_id=generation.tenant_id,
+        api_key_id=None,
+        user_id=None,
+        model="m",
+        lane="low",
+        at=timezone.now(),
+        **{**tokens, **counts},
+    )
+
+
 def test_the_landing_page_shows_what_runs_waits_failed_and_was_used(
     as_operator: Client, valkey: redis.Redis
 ) -> None:
@@ -70,18 +91,7 @@ def test_the_landing_page_shows_what_runs_waits_failed_and_was_used(
     running = GenerationFactory(state="running", tenant=TenantFactory(name="Rail"))
     GenerationFactory(lane=Lane.objects.get(name="low"))
     _failed()
-    ledger.settle(
-        generation_id=uuid.uuid4(),
-        tenant_id=running.tenant_id,
-        api_key_id=None,
-        user_id=None,
-        model="m",
-        lane="low",
-        prompt_tokens=1200,
-        cached_tokens=0,
-        completion_tokens=34,
-        at=timezone.now(),
-    )
+    _settled(running, prompt_tokens=1200, completion_tokens=34)
     page = as_operator.get(reverse("admin:index"))
     shown = page.context["now"]
     assert [(lane.name, lane.queued, lane.running) for lane in shown.lanes] == [
@@ -231,6 +241,16 @@ def test_an_answer_that_is_being_written_is_not_counted_as_nothing(as_operator: 
     assert "35 + –" in as_operator.get(_url("generation_changelist")).content.decode()
     page = as_operator.get(_url("generation_change", running.pk)).content.decode()
     assert "Stop generation" in page
+
+
+def test_a_generation_and_its_ledger_entry_tell_what_was_drafted(as_operator: Client) -> None:
+    drafted = GenerationFactory(accepted_prediction_tokens=30, rejected_prediction_tokens=10)
+    page = as_operator.get(_url("generation_change", drafted.pk)).content.decode()
+    assert "40, of which 30 (75%) were kept and are part of the answer" in page
+    entry = _settled(drafted, accepted_prediction_tokens=1730, rejected_prediction_tokens=1210)
+    page = as_operator.get(reverse("admin:accounts_ledgerentry_change", args=(entry.pk,))).content.decode()
+    assert "1,730" in page
+    assert "1,210" in page
 
 
 def test_a_generation_says_in_words_where_it_came_in(as_operator: Client) -> None:

@@ -82,7 +82,12 @@ class Run:
 
     async def _end(self, state: EndState, **fields: object) -> None:
         self._seq += 1
-        usage = Usage(prompt_tokens=len(self.claim.task.prompt), completion_tokens=self._tokens)
+        usage = Usage(
+            prompt_tokens=len(self.claim.task.prompt),
+            completion_tokens=self._tokens,
+            accepted_prediction_tokens=self._tokens // 2,
+            rejected_prediction_tokens=3,
+        )
         end = End(seq=self._seq, epoch=self.claim.epoch, state=state, usage=usage, **fields)  # type: ignore[arg-type]
         await self._publish(end)
         await asyncio.to_thread(self._settle, end)

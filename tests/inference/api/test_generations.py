@@ -43,6 +43,12 @@ async def test_a_record_tells_state_lane_and_reason_timeline_and_usage(api: Asgi
     assert ended["state"] == "completed"
     assert ended["finish_reason"] == "stop"
     assert ended["usage"]["completion_tokens"] == 2
+    assert ended["usage"]["total_tokens"] == ended["usage"]["prompt_tokens"] + 2
+    assert ended["usage"]["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 1,
+        "rejected_prediction_tokens": 3,
+        "reasoning_tokens": 0,
+    }
     assert ended["max_tokens"] == 7
     assert ended["route"] == "chat.completions"
     assert ended["lane"] == {

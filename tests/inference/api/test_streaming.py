@@ -98,6 +98,11 @@ async def test_s8_usage_comes_only_when_asked_once_in_a_last_chunk(
     assert last["usage"]["completion_tokens"] == 2
     assert last["usage"]["total_tokens"] == last["usage"]["prompt_tokens"] + 2
     assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert last["usage"]["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 1,
+        "rejected_prediction_tokens": 3,
+        "reasoning_tokens": 0,
+    }
     assert all(chunk["choices"] and chunk["usage"] is None for chunk in others)
 
 
