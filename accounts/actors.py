@@ -26,7 +26,18 @@ def actor_of(request: HttpRequest) -> Actor:
         kind="user",
         id=str(user.pk),
         name=user.get_username(),
-        request_id=str(request.META.get("signalbox.request_id") or current_request_id()),
+        request_id=_request_id(request),
+        address=address_of(request),
+    )
+
+
+def stranger(request: HttpRequest) -> Actor:
+    """Whoever sent ``request`` without having signed in: all that is known of them is where it came from."""
+    return Actor(
+        kind="anonymous",
+        id="",
+        name="not signed in",
+        request_id=_request_id(request),
         address=address_of(request),
     )
 
@@ -58,6 +69,10 @@ def client_address(peer: str, forwarded_for: str, trusted: Sequence[Network]) ->
             break
         address = str(reported)
     return address
+
+
+def _request_id(request: HttpRequest) -> str:
+    return str(request.META.get("signalbox.request_id") or current_request_id())
 
 
 def _is_trusted(address: str, trusted: Sequence[Network]) -> bool:

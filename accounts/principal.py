@@ -28,7 +28,7 @@ class Principal:
 class Actor:
     """Who makes a change, for the audit: a user, an API key, or a part of the system."""
 
-    kind: Literal["user", "api_key", "system"]
+    kind: Literal["user", "api_key", "system", "anonymous"]
     id: str
     name: str
     request_id: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
-from accounts import last_used, ledger
+from accounts import last_used, ledger, log_ins
 
 
 @shared_task
@@ -18,3 +18,9 @@ def roll_up_usage() -> int:
 def stamp_last_used() -> int:
     """Carry the keys' stamps of last use into their rows; how many rows moved."""
     return last_used.collect()
+
+
+@shared_task
+def record_failed_log_ins() -> int:
+    """Record as one event how many failed log-ins got none of their own; how many they were."""
+    return log_ins.record_count()

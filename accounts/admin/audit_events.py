@@ -37,7 +37,12 @@ class ActorKindFilter(admin.SimpleListFilter):
     parameter_name = "actor_kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("user", "A user"), ("api_key", "An API key"), ("system", "The system, or a command")]
+        return [
+            ("user", "A user"),
+            ("api_key", "An API key"),
+            ("system", "The system, or a command"),
+            ("anonymous", "Nobody who had signed in"),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(actor_kind=self.value()) if self.value() else queryset
@@ -100,8 +105,9 @@ class AuditEventAdmin(RecordAdmin):
 
     @display(description="Who")
     def actor(self, event: AuditEvent) -> str:
-        kind = {"user": "user", "api_key": "API key", "system": "system"}[event.actor_kind]
-        return f"{event.actor_name} ({kind})"
+        kinds = {"user": "user", "api_key": "API key", "system": "system"}
+        kind = kinds.get(event.actor_kind)
+        return f"{event.actor_name} ({kind})" if kind else event.actor_name
 
     @display(description="What changed")
     def changes(self, event: AuditEvent) -> str:

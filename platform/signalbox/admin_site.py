@@ -19,7 +19,7 @@ from unfold.sites import UnfoldAdminSite
 
 from accounts.models import User
 from accounts.tenancy import every_tenant
-from signalbox.pages import SignOut
+from signalbox.sign_in import SignOut
 
 View = Callable[..., HttpResponseBase]
 

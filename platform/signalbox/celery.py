@@ -26,6 +26,11 @@ app.conf.beat_schedule = {
         "schedule": 60.0,
         "options": {"expires": 60},
     },
+    "record failed log-ins": {
+        "task": "accounts.tasks.record_failed_log_ins",
+        "schedule": 60.0,
+        "options": {"expires": 60},
+    },
     "delete old requests": {"task": "inference.tasks.delete_old_requests", "schedule": crontab(minute="17")},
     "delete old logs": {"task": "signalbox.tasks.delete_old_logs", "schedule": crontab(minute="27")},
 }

@@ -82,6 +82,23 @@ class Configuration(BaseSettings):
     max_body_bytes: int = Field(
         default=8 * 1024 * 1024, ge=1024, description="Largest request body, in bytes; more is answered 413."
     )
+    log_in_failures_per_account: int = Field(
+        default=10,
+        ge=1,
+        description="Failed log-ins after which further ones to the same account are refused (429) until the window "
+        "ends.",
+    )
+    log_in_failures_per_address: int = Field(
+        default=50,
+        ge=1,
+        description="The same for one address, whatever the account. Behind a proxy this needs "
+        "`SIGNALBOX_TRUSTED_PROXIES`: else everybody has the proxy's address.",
+    )
+    log_in_window_seconds: float = Field(
+        default=900.0,
+        ge=1,
+        description="How long after the first of them failed log-ins are counted.",
+    )
     queue_limit: int = Field(
         default=1000,
         ge=1,
@@ -172,6 +189,10 @@ class Configuration(BaseSettings):
     @property
     def blas_dir(self) -> Path:
         return self.state_dir / "blas"
+
+    @property
+    def pools_dir(self) -> Path:
+        return self.state_dir / "pools"
 
     @property
     def logs_dir(self) -> Path:

@@ -1,4 +1,4 @@
-"""The pages that people see: sign in and out, the password, and the chat."""
+"""The pages that people see: the chat, and the password. ``sign_in`` has those before them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from csp.decorators import csp_replace
 from django import forms
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.forms import AuthenticationForm
-from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import URLPattern, URLResolver, include, path, reverse
+from django.urls import URLPattern, URLResolver, include, path
 from django.views.decorators.cache import never_cache
 
 from accounts import users
@@ -22,6 +20,7 @@ from accounts.models import User
 from accounts.refusals import ChangeRefused
 from inference.api import chat_conversations
 from inference.api.socket_credentials import recheck_sockets
+from signalbox.sign_in import SignIn, SignOut
 
 #: Our own pages need no inline script or style, and let no string become HTML but through the sanitizer.
 _STRICT: Final = {
@@ -50,43 +49,6 @@ def chat(request: HttpRequest, conversation: str = "") -> HttpResponse:
     if user.must_change_password:
         return redirect("password")
     return render(request, "signalbox/chat.html", {"options": chat_conversations.choices(user)})
-
-
-class SignInForm(AuthenticationForm):
-    """User name and password. Which of the two is wrong is not told, nor whether the account is closed."""
-
-    error_messages = {
-        **AuthenticationForm.error_messages,
-        "invalid_login": "There is no such user, or this is not their password. Capitals count in both.",
-    }
-
-
-class SignIn(LoginView):
-    """Asks for user name and password."""
-
-    authentication_form = SignInForm
-    template_name = "signalbox/login.html"
-    redirect_authenticated_user = True
-
-    def get_default_redirect_url(self) -> str:
-        return reverse("chat")
-
-    def get_success_url(self) -> str:
-        user = self.request.user
-        if isinstance(user, User) and user.must_change_password:
-            return reverse("password")
-        return super().get_success_url()
-
-
-class SignOut(LogoutView):
-    """Ends the session, and with it its chat sockets."""
-
-    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        user = request.user
-        response = super().post(request, *args, **kwargs)
-        if isinstance(user, User):
-            recheck_sockets(user.id)
-        return response
 
 
 def _password(label: str, autocomplete: str, help_text: str = "") -> forms.CharField:

@@ -1,4 +1,4 @@
-"""Valkey clients, made in one place. Only ``inference.dispatch`` and ``accounts.rates`` use them."""
+"""Valkey clients, made in one place. Only ``inference.dispatch`` and ``accounts.log_in_counters`` work with them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,19 @@ def celery_url(settings: Configuration | None = None) -> str:
     return address.replace("unix://", "redis+socket://", 1) if address.startswith("unix://") else address
 
 
-def sync_client(settings: Configuration | None = None) -> redis.Redis:
-    """A client with its own connection pool, for threads. Answers are bytes."""
+def sync_client(
+    settings: Configuration | None = None, *, timeout_s: float = SOCKET_TIMEOUT_S, retries: int = _RETRIES
+) -> redis.Redis:
+    """A client with its own connection pool, for threads. Answers are bytes.
+
+    It waits ``timeout_s`` for each answer, and asks ``retries`` times more.
+    """
     return redis.Redis.from_url(
         url(settings),
-        socket_timeout=SOCKET_TIMEOUT_S,
-        socket_connect_timeout=SOCKET_TIMEOUT_S,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
         health_check_interval=30,
-        retry=Retry(ExponentialBackoff(cap=0.5, base=0.02), _RETRIES),
+        retry=Retry(ExponentialBackoff(cap=0.5, base=0.02), retries),
     )
 
 

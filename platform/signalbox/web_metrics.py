@@ -32,6 +32,9 @@ CONNECTIONS_CLOSED = Counter(
     ["reason"],
     registry=registry,
 )
+LOG_INS = Counter(
+    "signalbox_log_ins_total", "Log-ins, by what became of them.", ["outcome"], registry=registry
+)
 
 _METHODS: Final = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
