@@ -35,6 +35,13 @@ class EventKind(StrEnum):
     FIRST_TOKEN = "first_token"  # noqa: S105 (no secret)
     #: Tokens came. (``s``, ``tokens``, ``gap``: the longest pause before one of them)
     TOKENS = "tokens"
+    #: It waited for the speculative slot. (``s``; ``parked``: between two grants, else with nothing produced)
+    SLOT_WAIT = "slot_wait"
+    #: It had the slot. (``s``, ``rounds``; ``accepted`` of ``proposed`` drafted tokens; of several grants merged into
+    #: one: ``merged``, and ``busy``: the seconds of ``s`` in which it had it)
+    SLOT_GRANT = "slot_grant"
+    #: From here on it decodes without the slot. (``reason``)
+    CLASSIC = "classic"
     #: Its cancel was carried out. (``reason``)
     CANCELLED = "cancelled"
     #: The run is over. (``reason``, where there is more to say than the outcome)

@@ -1,14 +1,14 @@
 """What one run of a generation looked like in time: noted on the tick path, read by people later.
 
 Noting costs a few additions and reads no clock: times are the loop's own, in monotonic seconds. However long a run
-is, it keeps at most ``MOST_CHUNKS`` chunks and ``MOST_SPANS`` spans of tokens, by merging neighbours. Numbers only,
-never text.
+is, it keeps at most ``MOST_CHUNKS`` chunks, ``MOST_SPANS`` spans of tokens and ``MOST_GRANTS`` grants of the slot, by
+merging neighbours. Numbers only, never text.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from inference.runs import Event, EventKind, RunRecord
 
 MOST_CHUNKS: Final = 200
 MOST_SPANS: Final = 120
+MOST_GRANTS: Final = 60
 #: The length of a span of tokens while there are few, in seconds.
 _FIRST_SPAN_S: Final = 0.5
 
@@ -79,6 +80,41 @@ class _Span(NamedTuple):
         }
 
 
+class _Grant(NamedTuple):
+    started: float
+    ended: float = 0.0
+    busy: float = 0.0
+    rounds: int = 0
+    proposed: int = 0
+    accepted: int = 0
+    merged: int = 1
+    #: When it began to wait for the grant, if it did.
+    since: float | None = None
+    parked: bool = False
+
+    def joined(self, later: _Grant) -> _Grant:
+        """Both, and the wait between them."""
+        return self._replace(
+            ended=later.ended,
+            busy=self.busy + later.busy,
+            rounds=self.rounds + later.rounds,
+            proposed=self.proposed + later.proposed,
+            accepted=self.accepted + later.accepted,
+            merged=self.merged + later.merged,
+        )
+
+    def details(self) -> dict[str, Any]:
+        details = {
+            "s": _rounded(self.ended - self.started),
+            "rounds": self.rounds,
+            "proposed": self.proposed,
+            "accepted": self.accepted,
+        }
+        if self.merged > 1:
+            details |= {"merged": self.merged, "busy": _rounded(self.busy)}
+        return details
+
+
 class RunTimeline:
     """One claim's events, from the claim to its end, for the thread that runs it."""
 
@@ -96,6 +132,13 @@ class RunTimeline:
         self._spans: list[_Span] = []
         self._span_s = _FIRST_SPAN_S
         self._last_token_at: float | None = None
+        self._grants: list[_Grant] = []
+        self._grants_each = 1
+        self._grant: _Grant | None = None
+        self._waits_since: float | None = None
+        self._parked = False
+        #: When it went on producing after it had been parked.
+        self._went_on_at = 0.0
         self._mark(self._claimed_at, EventKind.CLAIMED)
         self._resumed = sum(len(entry.tokens) for entry in claim.log if isinstance(entry, Delta))
         if self._resumed:
@@ -130,15 +173,46 @@ class RunTimeline:
                 count -= 1
             self._spans.append(_Span(at, at, count, 0.0))
             return
-        span = _Span(last, at, count, at - last)
+        span = _Span(max(last, self._went_on_at), at, count, at - last)
         spans = self._spans
-        if spans and at - spans[-1].started <= self._span_s:
+        if spans and span.started <= spans[-1].ended and at - spans[-1].started <= self._span_s:
             spans[-1] = spans[-1].joined(span)
             return
         spans.append(span)
         if len(spans) > MOST_SPANS:
             self._span_s *= 2
             self._spans = _in_pairs(spans, _Span.joined)
+
+    def slot_waits(self, at: float) -> None:
+        """It waits for the slot, and has produced nothing yet."""
+        self._waits_since, self._parked = at, False
+
+    def slot_granted(self, at: float) -> None:
+        """It has the slot."""
+        self._grant = _Grant(at, since=self._waits_since, parked=self._parked)
+        self._go_on(at)
+
+    def slot_round(self, proposed: int, accepted: int) -> None:
+        """A round of its grant is over: ``accepted`` of ``proposed`` drafted tokens became part of the answer."""
+        grant = self._grant
+        if grant is not None:
+            self._grant = grant._replace(
+                rounds=grant.rounds + 1,
+                proposed=grant.proposed + proposed,
+                accepted=grant.accepted + accepted,
+            )
+
+    def slot_parked(self, at: float) -> None:
+        """Its grant has expired: it waits for the next one, and keeps what it has."""
+        self._close_grant(at)
+        self._waits_since, self._parked = at, True
+
+    def slot_left(self, at: float, reason: str) -> None:
+        """It goes on without the slot, whether it had it, waited for it or was never offered it."""
+        self._close_grant(at)
+        self._close_wait(at)
+        self._mark(at, EventKind.CLASSIC, reason=reason)
+        self._go_on(at)
 
     def cancelled(self, reason: CancelReason) -> None:
         """Its cancel is carried out now."""
@@ -152,8 +226,11 @@ class RunTimeline:
     def left(self, outcome: RunOutcome, **details: Any) -> RunRecord:
         """The run is over; ``details`` are for its last event."""
         now, unix_now = time.monotonic(), time.time()
+        self._close_grant(now)
+        self._close_wait(now)
         events = [
             *self._marks,
+            *(event for grant in self._grants for event in self._granted(grant)),
             *((self._at(c.started), EventKind.CHUNK, c.details()) for c in self._chunks),
             *((self._at(s.started), EventKind.TOKENS, s.details()) for s in self._spans),
         ]
@@ -167,6 +244,40 @@ class RunTimeline:
             outcome=outcome,
             events=[*events, (self._at(now), EventKind.ENDED, details)],
         )
+
+    def _granted(self, grant: _Grant) -> Iterator[Event]:
+        if grant.since is not None:
+            yield self._waited(grant.since, grant.started, grant.parked)
+        yield self._at(grant.started), EventKind.SLOT_GRANT, grant.details()
+
+    def _waited(self, since: float, until: float, parked: bool) -> Event:
+        details: dict[str, Any] = {"s": _rounded(until - since)}
+        return self._at(since), EventKind.SLOT_WAIT, {**details, "parked": True} if parked else details
+
+    def _close_grant(self, at: float) -> None:
+        grant, self._grant = self._grant, None
+        if grant is None:
+            return
+        grant = grant._replace(ended=at, busy=at - grant.started)
+        grants = self._grants
+        if grants and grants[-1].merged < self._grants_each:
+            grants[-1] = grants[-1].joined(grant)
+            return
+        grants.append(grant)
+        if len(grants) > MOST_GRANTS:
+            self._grants_each *= 2
+            self._grants = _in_pairs(grants, _Grant.joined)
+
+    def _close_wait(self, at: float) -> None:
+        """Of a wait that no grant has ended."""
+        if self._waits_since is not None:
+            self._marks.append(self._waited(self._waits_since, at, self._parked))
+            self._waits_since = None
+
+    def _go_on(self, at: float) -> None:
+        if self._parked:
+            self._went_on_at = at
+        self._waits_since, self._parked = None, False
 
     def _mark(self, at: float, kind: EventKind, **details: Any) -> None:
         self._marks.append((self._at(at), kind, details))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from typing import Any
@@ -18,7 +19,7 @@ from inference.models import Generation, GenerationRun, LanguageModel, RunOutcom
 from inference.runs import Event, EventKind
 from inference.scheduling.tick import Action
 from inference.worker.requests import Cancel
-from inference.worker.timeline import MOST_CHUNKS, MOST_SPANS, RunTimeline
+from inference.worker.timeline import MOST_CHUNKS, MOST_GRANTS, MOST_SPANS, RunTimeline
 from tests.inference.dispatch.conftest import let_lease_lapse
 from tests.inference.worker.conftest import PROMPT, HandDrivenWorker, submit
 
@@ -250,3 +251,97 @@ def test_a_long_run_has_spans_of_one_length() -> None:
     spans = [details["s"] for _, kind, details in events if kind == EventKind.TOKENS]
     assert 50 <= len(spans) <= MOST_SPANS
     assert max(spans) == pytest.approx(min(spans[:-1]), rel=0.1)
+
+
+# Of the slot
+
+
+def slot_events(timeline: RunTimeline) -> list[tuple[str, dict[str, Any]]]:
+    events = timeline.left(RunOutcome.COMPLETED).events
+    return [
+        (kind, details) for _, kind, details in events if kind not in (EventKind.CLAIMED, EventKind.ENDED)
+    ]
+
+
+def test_waits_grants_and_parks_are_told_with_their_rounds() -> None:
+    timeline = RunTimeline(claim_of("2" * 32), 1000.0)
+    timeline.slot_waits(1001.0)
+    timeline.slot_granted(1003.0)
+    timeline.slot_round(4, 3)
+    timeline.slot_round(4, 1)
+    timeline.slot_parked(1004.0)
+    timeline.slot_granted(1006.0)
+    timeline.slot_round(2, 0)
+    timeline.slot_parked(1007.0)
+    timeline.slot_left(1007.5, "drafter_unavailable")
+    assert slot_events(timeline) == [
+        ("slot_wait", {"s": 2.0}),
+        ("slot_grant", {"s": 1.0, "rounds": 2, "proposed": 8, "accepted": 4}),
+        ("slot_wait", {"s": 2.0, "parked": True}),
+        ("slot_grant", {"s": 1.0, "rounds": 1, "proposed": 2, "accepted": 0}),
+        ("slot_wait", {"s": 0.5, "parked": True}),
+        ("classic", {"reason": "drafter_unavailable"}),
+    ]
+
+
+def test_what_ends_with_the_slot_or_while_it_waits_for_it_says_so() -> None:
+    holding, waiting = (RunTimeline(claim_of("2" * 32)) for _ in range(2))
+    holding.slot_granted(time.monotonic())
+    holding.slot_round(3, 2)
+    waiting.slot_waits(time.monotonic())
+    [(kind, details)] = slot_events(holding)
+    assert (kind, details["rounds"]) == ("slot_grant", 1)
+    assert [kind for kind, _ in slot_events(waiting)] == ["slot_wait"]
+
+
+def test_no_token_came_while_it_was_parked() -> None:
+    timeline = RunTimeline(claim_of("2" * 32), 1000.0)
+    timeline.slot_granted(1000.0)
+    for at in (1000.0, 1000.1, 1000.2):
+        timeline.tokens(at)
+    timeline.slot_parked(1000.2)
+    timeline.slot_granted(1000.4)
+    timeline.tokens(1000.5, 3)
+    events = timeline.left(RunOutcome.COMPLETED).events
+    spans = [(at - events[0][0], details) for at, kind, details in events if kind == EventKind.TOKENS]
+    assert [(pytest.approx(at, abs=1e-3), details["s"], details["tokens"]) for at, details in spans] == [
+        (0.0, 0.2, 2),
+        (0.4, 0.1, 3),
+    ]
+    assert spans[1][1]["gap"] == pytest.approx(0.3)
+
+
+@given(
+    grants=many(
+        st.tuples(
+            st.floats(0, 3),
+            st.floats(0, 3),
+            st.lists(st.tuples(st.integers(0, 16), st.integers(0, 16)), max_size=3),
+        )
+    )
+)
+def test_merging_grants_loses_no_round_and_no_time(
+    grants: list[tuple[float, float, list[tuple[int, int]]]],
+) -> None:
+    clock = 1000.0
+    timeline = RunTimeline(claim_of("2" * 32), clock)
+    for held, parked, rounds in grants:
+        timeline.slot_granted(clock)
+        for proposed, accepted in rounds:
+            timeline.slot_round(proposed, accepted)
+        timeline.slot_parked(clock + held)
+        clock += held + parked
+    timeline.slot_left(clock, "does_not_pay")
+    told = slot_events(timeline)
+    kept = [details for kind, details in told if kind == EventKind.SLOT_GRANT]
+    assert len(kept) <= MOST_GRANTS
+    assert len(told) <= 2 * MOST_GRANTS + 2
+    rounds = [one for _, _, of_grant in grants for one in of_grant]
+    assert sum(grant["rounds"] for grant in kept) == len(rounds)
+    assert sum(grant["proposed"] for grant in kept) == sum(proposed for proposed, _ in rounds)
+    assert sum(grant["accepted"] for grant in kept) == sum(accepted for _, accepted in rounds)
+    assert sum(grant.get("merged", 1) for grant in kept) == len(grants)
+    assert sum(grant.get("busy", grant["s"]) for grant in kept) == pytest.approx(
+        sum(held for held, _, _ in grants), abs=0.05
+    )
+    json.dumps(told)
