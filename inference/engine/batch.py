@@ -9,15 +9,36 @@ from typing import Any, Self, cast
 import mlx.core as mx
 from mlx.nn.layers.base import Module
 from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import TokenBuffer, make_prompt_cache
 from mlx_lm.sample_utils import LogitsProcessor
 
+from inference.engine.penalties import Penalties
 from inference.engine.row_prefixes import Prefix
 from inference.engine.sampling import RowSampler, draw
 
 
 class ShapeError(ValueError):
     """A logits processor returned something else than one row of logits."""
+
+
+def adjusted(
+    logits: mx.array,
+    penalties: Penalties | None,
+    processors: Sequence[LogitsProcessor],
+    context: mx.array,
+) -> mx.array:
+    """One row's logits, ``(1, vocabulary)``, after its penalties and its processors.
+
+    ``context``: the tokens that were run, for the processors. Raises ``ShapeError``, and what a processor raises.
+    """
+    shape = logits.shape
+    if penalties is not None:
+        logits = penalties.apply(logits)
+    for processor in processors:
+        logits = processor(context, logits)
+    if logits.shape != shape:
+        raise ShapeError(f"A logits processor returned {logits.shape} in place of {shape}.")
+    return logits
 
 
 class PrefillBatch(PromptProcessingBatch):
@@ -71,6 +92,26 @@ class PrefillBatch(PromptProcessingBatch):
             self.stop_sequences,
             self.max_tokens,
         )
+
+    def join(self, last_tokens: Sequence[int]) -> DecodeBatch:
+        """The rows as decoding ones whose next ``step`` hands out these tokens, and runs them. Nothing is run before.
+
+        This batch must not be used any more.
+        """
+        batch = DecodeBatch.without_rows(self.model)
+        batch.uids = self.uids
+        batch.prompt_cache = self.prompt_cache
+        batch.tokens = self.tokens
+        batch.samplers = self.samplers
+        batch.logits_processors = self.logits_processors
+        batch.stop_sequences = self.stop_sequences
+        batch.max_tokens = self.max_tokens
+        batch._next_tokens = mx.array(list(last_tokens), dtype=mx.uint32)
+        batch._next_logprobs = [None] * len(self.uids)
+        batch._token_context = [TokenBuffer(tokens) for tokens in self.tokens]  # type: ignore[no-untyped-call]
+        batch._num_tokens = [0] * len(self.uids)
+        batch._matchers = [sequences.matcher() for sequences in self.stop_sequences]
+        return batch
 
 
 class DecodeBatch(GenerationBatch):
@@ -149,20 +190,15 @@ class DecodeBatch(GenerationBatch):
     def _adjusted_row(
         self, index: int, token: mx.array, logits: mx.array, states: list[mx.array]
     ) -> mx.array:
-        shape = logits.shape
-        penalties = self.samplers[index].penalties
+        penalties, processors = self.samplers[index].penalties, self.logits_processors[index]
+        context = token
         if penalties is not None:
             penalties.observe(token)
-            logits = penalties.apply(logits)
             states += penalties.state
-        if self.logits_processors[index]:
+        if processors:
             context = self._token_context[index].update_and_fetch(token)  # type: ignore[no-untyped-call]
             states.append(context)
-            for processor in self.logits_processors[index]:
-                logits = processor(context, logits)
-            if logits.shape != shape:
-                raise ShapeError(f"A logits processor returned {logits.shape} in place of {shape}.")
-        return logits
+        return adjusted(logits, penalties, processors, context)
 
 
 def _integers(array: mx.array) -> list[int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,14 +16,22 @@ from mlx_lm.utils import maybe_set_recommended_wired_limit
 from inference.engine.batch import DecodeBatch, PrefillBatch
 from inference.engine.blas import loaded_blas
 from inference.engine.device_memory import cache_budget
+from inference.engine.drafting.drafter import Drafter
 from inference.engine.kv_growth import measure_growth
 from inference.engine.model_loading import load_prepared
 from inference.engine.prefix_cache import PrefixCounters
+from inference.engine.results import RoundResult, StepResult
 from inference.engine.row import Row, RowState
-from inference.engine.row_prefixes import Prefix, RowPrefixes
-from inference.engine.sampling import RowSampler
+from inference.engine.row_batches import RowBatches
+from inference.engine.row_prefixes import RowPrefixes
+from inference.engine.speculative.drafter_handle import DrafterHandle
+from inference.engine.speculative.rollback import cannot_roll_back
+from inference.engine.speculative.rounds import run_round
+from inference.engine.speculative.session import Session
 from inference.messages import Sampling
 from inference.tokenization import tokenizer
+
+__all__ = ["Engine", "RoundResult", "StepResult"]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -31,23 +39,14 @@ _log: Final = logging.getLogger(__name__)
 _STEPS_PER_CLEARING: Final = 512
 
 
-@dataclass
-class StepResult:
-    """What one action produced.
-
-    ``tokens``: ``(key, token)``, at most one a sequence. ``faults``: what ended a sequence, by key; nothing
-    of the other sequences is lost or repeated. A faulted sequence has to be dropped.
-    """
-
-    tokens: list[tuple[str, int]] = field(default_factory=list)
-    faults: dict[str, Exception] = field(default_factory=dict)
-
-
 class Engine:
     """Owns one model on one machine; every method must be called on the thread that made it.
 
     A sequence is admitted, prefilled in chunks until its first token comes out, decoded with all others, and
     dropped. When it ends is the caller's decision: the engine knows no end token and no limit.
+
+    Or it speculates: from its last chunk on (``slice_zero``) it has caches of its own, and gets several tokens at a
+    time (``speculate``), for as long as its caller wants; then it may join the others (``into_classic``).
 
     A step that fails as a whole is taken apart: each of its sequences is run again alone, from the tokens
     that are known, and only those that fail alone as well are faulted.
@@ -76,10 +75,12 @@ class Engine:
         #: Bytes that this machine has for caches beside the model.
         self.device_cache_bytes: Final = cache_budget(self.record.size_bytes)
         self._prefixes = RowPrefixes(self.model, prefix_cache_bytes)
+        self._row_batches = RowBatches(self.model, self.record.vocab_size, self._prefixes)
+        #: The drafter that the sequences share; ``set_drafter`` says which.
+        self.drafter: Final = DrafterHandle()
         self._rows: dict[str, Row] = {}
         self._batch = DecodeBatch.without_rows(self.model)
         self._leaving: set[str] = set()
-        self._chunk_tokens = 512
         self._steps = 0
 
     @property
@@ -142,6 +143,8 @@ class Engine:
         *,
         namespace: str | None = None,
         processors: Sequence[LogitsProcessor] = (),
+        draft_pool: str | None = None,
+        teaches: bool = False,
     ) -> None:
         """Park a sequence for prefill.
 
@@ -149,7 +152,8 @@ class Engine:
         is what would have followed there. ``processors`` are mlx-lm's: each takes the sequence's tokens and its
         logits, ``(1, vocabulary)``, and returns logits; it must depend on its arguments alone. ``namespace``: whose
         prefixes the sequence may begin with and leaves its own to, besides those published for all; with None it
-        does neither.
+        does neither. ``draft_pool``: whose texts a drafter may look in for it; it takes in what the sequence
+        produces if that ``teaches``.
 
         Raises ``ValueError`` for an empty or too long sequence, a token that the model has not, or
         a key that is taken.
@@ -157,9 +161,10 @@ class Engine:
         self._check_thread()
         if key in self._rows:
             raise ValueError(f"Sequence {key!r} is already admitted.")
-        row = Row(key, [*prompt, *emitted], len(prompt), sampling, tuple(processors), namespace)
+        tokens = [*prompt, *emitted]
+        row = Row(key, tokens, len(prompt), sampling, tuple(processors), namespace, draft_pool, teaches)
         row.check(self.context_length, self.record.vocab_size)
-        self._warm(row)
+        self._row_batches.warm(row)
         self._rows[key] = row
 
     def prefill(self, keys: Sequence[str], chunk_tokens: int) -> StepResult:
@@ -167,27 +172,10 @@ class Engine:
 
         Those that this finishes run in one forward pass, padded to the longest, and emit their first token.
         """
-        self._check_thread()
-        self._chunk_tokens = chunk_tokens
-        self._sweep()
         result = StepResult()
-        finishing: list[Row] = []
-        for key in keys:
-            row = self._rows[key]
-            if row.state is not RowState.PARKED:
-                raise ValueError(f"Sequence {key!r} is {row.state}, not parked.")
-            if not row.begun:
-                # Since its admission another that begins alike may have been run.
-                self._warm(row)
-                self._prefixes.count(row.namespace, row.cached)
-                row.begun = True
-            if row.remaining <= chunk_tokens:
-                finishing.append(row)
-                continue
-            try:
-                self._prefilling(row).prompt([row.take(chunk_tokens)])
-            except Exception as fault:  # noqa: BLE001 (reported)
-                self._fail(row, fault, result)
+        finishing = [
+            row for row in self._begin(keys, chunk_tokens) if self._run_chunk(row, chunk_tokens, result)
+        ]
         # A padded pass needs two tokens a row or more; shorter ones are as quick alone.
         together = [row for row in finishing if row.remaining > 2]
         self._finish(together, result)
@@ -223,10 +211,91 @@ class Engine:
                 row.tokens.append(token)
                 result.tokens.append((key, token))
         self._doom(self._batch)
-        self._steps += 1
-        if self._steps % _STEPS_PER_CLEARING == 0:
-            mx.clear_cache()
+        self._count_step()
         return result
+
+    def set_drafter(self, factory: Callable[[], Drafter] | None) -> None:
+        """Make the drafter by this from now on, on this thread; None for none. What it raises is in the log and in
+        ``drafter.fault``, and costs no sequence anything but speed."""
+        self._check_thread()
+        self.drafter.set_factory(factory)
+
+    def cannot_speculate(self, key: str) -> str | None:
+        """Why a parked or speculating sequence can draft no (further) token; None if it can."""
+        row = self._rows[key]
+        batch = row.session.batch if row.session is not None else row.prefill
+        if batch is None:
+            return f"it is {row.state}"
+        return cannot_roll_back(batch.prompt_cache, len(row.tokens))
+
+    def slice_zero(self, key: str, chunk_tokens: int) -> StepResult:
+        """Run at most ``chunk_tokens`` tokens of a parked prompt; with the last of them comes the first token.
+
+        From then on the sequence speculates: it has caches of its own, and ``decode`` passes it by.
+        """
+        result = StepResult()
+        [row] = self._begin([key], chunk_tokens)
+        if not self._run_chunk(row, chunk_tokens, result):
+            return result
+        try:
+            batch = self._prefilling(row)
+            batch.prompt([row.take(row.remaining - 1)])
+            row.session = Session(batch, row.take(1)[0])
+            tokens = row.session.advance([])
+        except Exception as fault:  # noqa: BLE001 (reported)
+            self._fail(row, fault, result)
+            return result
+        if row.session.fault is not None:
+            self._fail(row, row.session.fault, result)
+            return result
+        row.state, row.prefill = RowState.SPECULATING, None
+        row.tokens += tokens
+        result.tokens += [(key, token) for token in tokens]
+        self._prefixes.keep(row.namespace, batch, key)
+        return result
+
+    def take_drafter(self, key: str) -> bool:
+        """Take the drafter for a sequence; False if there is none to be had. Raises ``RuntimeError`` if another has it."""
+        self._check_thread()
+        return self.drafter.take(self._rows[key].draft_context)
+
+    def return_drafter(self, key: str) -> None:
+        """Return the drafter, if this sequence has it: its grant is over. To drop a sequence returns it too."""
+        self._check_thread()
+        self.drafter.give_back(key)
+
+    def speculate(self, key: str, draft_tokens: int) -> RoundResult:
+        """One round of a speculating sequence: one forward pass over at most ``draft_tokens`` drafted tokens.
+
+        It needs the drafter, unless ``draft_tokens`` is 0: that is a plain step, of one token.
+        """
+        session = self._session(key)
+        row = self._rows[key]
+        vocab_size = self.record.vocab_size
+        round_ = run_round(row, session, self.drafter, draft_tokens, vocab_size, self._row_batches.run_again)
+        if round_.fault is not None:
+            self._fail(row, round_.fault, StepResult())
+        self._count_step()
+        return round_
+
+    def into_classic(self, key: str) -> None:
+        """Let a speculating sequence decode with the others from its next token on. Nothing of it is run again."""
+        session = self._session(key)
+        row = self._rows[key]
+        self.drafter.give_back(key)
+        row.session = None
+        if session.fault is not None:
+            row.state, row.fault = RowState.DOOMED, session.fault
+            return
+        row.state, row.ahead = RowState.DECODING, True
+        self._batch.extend(session.into_batch())
+
+    def learn_from(self, key: str, emitted: int) -> None:
+        """The sequence is over, after ``emitted`` tokens: if it teaches, the drafter takes in what it produced."""
+        self._check_thread()
+        context = self._rows[key].draft_context
+        tokens = context.tokens[: context.prompt_length + emitted]
+        self.drafter.learn_from(replace(context, tokens=tokens))
 
     def drop(self, key: str) -> None:
         """Forget a sequence, wherever it is, and free its cache. Raises ``KeyError`` for an unknown one.
@@ -235,14 +304,39 @@ class Engine:
         """
         self._check_thread()
         row = self._rows.pop(key)
+        self.drafter.give_back(key)
         if row.state is RowState.PARKED:
             self._prefixes.keep(row.namespace, self._prefilling(row), key)
+        if row.session is not None:
+            self._prefixes.keep(row.namespace, row.session.batch, key)
         if row.state is RowState.DECODING:
             self._prefixes.keep(row.namespace, self._batch, key)
             # Rows that leave together, leave in one go: the batch copies its caches each time.
             self._leaving.add(key)
             if len(self._leaving) == len(self._batch):
                 self._sweep()
+
+    def _begin(self, keys: Sequence[str], chunk_tokens: int) -> list[Row]:
+        """These parked rows, ready for a chunk."""
+        self._check_thread()
+        self._row_batches.chunk_tokens = chunk_tokens
+        self._sweep()
+        rows = [self._rows[key] for key in keys]
+        for row in rows:
+            if row.state is not RowState.PARKED:
+                raise ValueError(f"Sequence {row.key!r} is {row.state}, not parked.")
+            self._row_batches.begin(row)
+        return rows
+
+    def _run_chunk(self, row: Row, chunk_tokens: int, result: StepResult) -> bool:
+        """Run a chunk of a parked row, unless it would be its last; whether it would."""
+        if row.remaining <= chunk_tokens:
+            return True
+        try:
+            self._prefilling(row).prompt([row.take(chunk_tokens)])
+        except Exception as fault:  # noqa: BLE001 (reported)
+            self._fail(row, fault, result)
+        return False
 
     def _finish(self, rows: list[Row], result: StepResult) -> None:
         """Run all that remains of these parked rows, and emit their first tokens."""
@@ -288,7 +382,7 @@ class Engine:
         mx.clear_cache()
         for row in rows:
             try:
-                alone = self._rerun(row)
+                alone = self._row_batches.run_again(row).start(row.take(1))
                 [token] = alone.peek()
             except Exception as fault:  # noqa: BLE001 (reported)
                 self._fail(row, fault, result)
@@ -308,31 +402,17 @@ class Engine:
                 self._doom(alone)
                 self._batch.extend(alone)
 
-    def _rerun(self, row: Row) -> DecodeBatch:
-        """The row in a batch of its own, built from its tokens."""
-        row.run = row.cached = 0
-        row.state = RowState.PARKED
-        prefill = self._fresh(row)
-        while row.remaining > 1:
-            prefill.prompt([row.take(min(self._chunk_tokens, row.remaining - 1))])
-        return prefill.start(row.take(1))
-
-    def _warm(self, row: Row) -> None:
-        """Begin a sequence with the longest prefix that is known by now."""
-        prefix = self._prefixes.find(row.namespace, row.tokens, beyond=row.run)
-        if prefix is not None or row.prefill is None:
-            row.prefill = self._fresh(row, prefix)
-            row.run = row.cached = len(prefix.tokens) if prefix else 0
-
-    def _fresh(self, row: Row, prefix: Prefix | None = None) -> PrefillBatch:
-        prompt, emitted = row.tokens[: row.prompt_length], row.tokens[row.prompt_length :]
-        sampler = RowSampler(row.sampling, self.record.vocab_size, prompt, emitted)
-        return PrefillBatch.of_one(self.model, row.key, sampler, row.processors, prefix)
-
     def _prefilling(self, row: Row) -> PrefillBatch:
         if row.prefill is None:
             raise RuntimeError(f"Sequence {row.key!r} is parked without a cache.")
         return row.prefill
+
+    def _session(self, key: str) -> Session:
+        self._check_thread()
+        row = self._rows[key]
+        if row.session is None:
+            raise ValueError(f"Sequence {key!r} is {row.state}, not speculating.")
+        return row.session
 
     def _doom(self, batch: DecodeBatch) -> None:
         """Take out of a batch the rows whose next token could not be computed."""
@@ -342,8 +422,14 @@ class Engine:
 
     def _fail(self, row: Row, fault: Exception, result: StepResult) -> None:
         row.state = RowState.FAULTED
-        row.prefill = None
+        row.prefill = row.session = None
+        self.drafter.give_back(row.key)
         result.faults[row.key] = fault
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        if self._steps % _STEPS_PER_CLEARING == 0:
+            mx.clear_cache()
 
     def _sweep(self) -> None:
         """Take dropped rows out of the decode batch."""

@@ -9,6 +9,8 @@ from enum import StrEnum
 from mlx_lm.sample_utils import LogitsProcessor
 
 from inference.engine.batch import PrefillBatch
+from inference.engine.drafting.drafter import DraftContext
+from inference.engine.speculative.session import Session
 from inference.messages import Sampling
 
 
@@ -17,6 +19,8 @@ class RowState(StrEnum):
 
     PARKED = "parked"
     DECODING = "decoding"
+    #: It decodes alone, in rounds, or waits between two of them.
+    SPECULATING = "speculating"
     #: Its next token cannot be computed. Nobody has asked for it yet: the text may end before.
     DOOMED = "doomed"
     FAULTED = "faulted"
@@ -27,7 +31,8 @@ class Row:
     """One sequence: all that is needed to run it again from nothing.
 
     ``tokens`` are the prompt and everything emitted, ``run`` counts those that its cache holds, and ``cached``
-    those of them that were found in the prefix cache of its ``namespace``.
+    those of them that were found in the prefix cache of its ``namespace``. A drafter looks in the texts of
+    ``draft_pool`` and, if the sequence ``teaches``, takes in what it produced.
     """
 
     key: str
@@ -36,7 +41,10 @@ class Row:
     sampling: Sampling
     processors: Sequence[LogitsProcessor]
     namespace: str | None = None
+    draft_pool: str | None = None
+    teaches: bool = False
     prefill: PrefillBatch | None = None
+    session: Session | None = None
     state: RowState = RowState.PARKED
     run: int = 0
     cached: int = 0
@@ -50,6 +58,11 @@ class Row:
     def remaining(self) -> int:
         """Tokens of the prompt (and, after a resumption, of the answer) still to run."""
         return len(self.tokens) - self.run if self.state is RowState.PARKED else 0
+
+    @property
+    def draft_context(self) -> DraftContext:
+        """What a drafter may know of it. Its tokens grow as the row's do."""
+        return DraftContext(self.key, self.draft_pool, self.teaches, self.tokens, self.prompt_length)
 
     def check(self, context_length: int, vocab_size: int) -> None:
         """Raise ``ValueError`` if a model with this context and vocabulary cannot run it."""

@@ -1,0 +1,50 @@
+"""A batch for one row: begun behind what is known of it, or built again from its tokens."""
+
+from __future__ import annotations
+
+from mlx.nn.layers.base import Module
+
+from inference.engine.batch import PrefillBatch
+from inference.engine.row import Row
+from inference.engine.row_prefixes import Prefix, RowPrefixes
+from inference.engine.sampling import RowSampler
+
+
+class RowBatches:
+    """Makes the batches of rows that are alone.
+
+    ``chunk_tokens``: how many tokens are run in one forward pass when a row is run again.
+    """
+
+    def __init__(self, model: Module, vocab_size: int, prefixes: RowPrefixes) -> None:
+        self.chunk_tokens = 512
+        self._model = model
+        self._vocab_size = vocab_size
+        self._prefixes = prefixes
+
+    def warm(self, row: Row) -> None:
+        """Begin a row with the longest prefix that is known by now."""
+        prefix = self._prefixes.find(row.namespace, row.tokens, beyond=row.run)
+        if prefix is not None or row.prefill is None:
+            row.prefill = self._fresh(row, prefix)
+            row.run = row.cached = len(prefix.tokens) if prefix else 0
+
+    def begin(self, row: Row) -> None:
+        """Look once more before its first chunk: since its admission another that begins alike may have been run."""
+        if not row.begun:
+            self.warm(row)
+            self._prefixes.count(row.namespace, row.cached)
+            row.begun = True
+
+    def run_again(self, row: Row) -> PrefillBatch:
+        """The row in a batch of its own, built from its tokens, all but the last of which are run."""
+        row.run = row.cached = 0
+        prefill = self._fresh(row)
+        while (left := len(row.tokens) - 1 - row.run) > 0:
+            prefill.prompt([row.take(min(self.chunk_tokens, left))])
+        return prefill
+
+    def _fresh(self, row: Row, prefix: Prefix | None = None) -> PrefillBatch:
+        prompt, emitted = row.tokens[: row.prompt_length], row.tokens[row.prompt_length :]
+        sampler = RowSampler(row.sampling, self._vocab_size, prompt, emitted)
+        return PrefillBatch.of_one(self._model, row.key, sampler, row.processors, prefix)
