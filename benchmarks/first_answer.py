@@ -19,19 +19,25 @@ import time
 from pathlib import Path
 
 from benchmarks import processes
+from benchmarks.arguments import parser as arguments_parser
 from benchmarks.openai_stream import stream_chat
 from benchmarks.prompts import chat
 
 _TIMEOUT_S = 1800.0
+#: What set-up brings.
+_MODEL = "smollm2-135m-instruct"
 
 
 def main() -> None:
+    parser = arguments_parser(__doc__, installed=False)
+    parser.add_argument("--max-tokens", type=int, default=32, help="of the answer")
+    max_tokens = parser.parse_args().max_tokens
     folder = Path(tempfile.mkdtemp(prefix="signalbox-clone-"))
     clone = folder / "signalbox"
     try:
         subprocess.run(["git", "clone", "--quiet", str(processes.ROOT), str(clone)], check=True)
-        first, key = _run(clone, key="")
-        second, _ = _run(clone, key)
+        first, key = _run(clone, max_tokens, key="")
+        second, _ = _run(clone, max_tokens, key)
         print("| run | to the site | to the first token | to the end of the answer |")
         print("| --- | --- | --- | --- |")
         for name, times in (("first `make up`", first), ("second `make up`", second)):
@@ -40,7 +46,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(clone: Path, key: str) -> tuple[tuple[float, float, float], str]:
+def _run(clone: Path, max_tokens: int, key: str) -> tuple[tuple[float, float, float], str]:
     """Run `make up` once; the three times in seconds, and the key that works."""
     port = processes.free_port()
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SIGNALBOX_", "VIRTUAL_ENV"))}
@@ -64,7 +70,7 @@ def _run(clone: Path, key: str) -> tuple[tuple[float, float, float], str]:
         printed = re.search(r"API key\s+(sb_\S+)\s+\(shown this once", log.read_text(errors="replace"))
         key = printed.group(1) if printed else key
         messages = chat("Why is the sky blue?")
-        timing = asyncio.run(stream_chat(port, "smollm2-135m-instruct", messages, 32, key))
+        timing = asyncio.run(stream_chat(port, _MODEL, messages, max_tokens, key))
         return (up - started, timing.arrivals[0] - started, timing.ended - started), key
     finally:
         process.terminate()
