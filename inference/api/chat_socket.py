@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVarTuple, Unpack
 from uuid import UUID
 
+import redis
 import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 from msgspec import UNSET
@@ -42,6 +43,8 @@ KEY_SUBPROTOCOL: Final = "key."
 CLOSE_UNAUTHENTICATED: Final = 4401
 #: Close code of the protocol itself, "policy violation": what the client sends makes no sense.
 CLOSE_INVALID_FRAMES: Final = 1008
+#: Close code of the protocol itself, "try again later": the store cannot be reached. Before the socket is open, 503.
+CLOSE_TRY_AGAIN_LATER: Final = 1013
 #: Invalid frames that a connection survives.
 MOST_INVALID_FRAMES: Final = 16
 #: Largest frame of a client that has not said who it is.
@@ -90,20 +93,26 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         try:
             await super().__call__(scope, receive, send)
+        except redis.RedisError as error:
+            # A socket that cannot hear that its session has ended is not opened.
+            _log.warning("socket_without_store", error=str(error))
+            await send({"type": "websocket.close", "code": CLOSE_TRY_AGAIN_LATER})
         finally:
             # `disconnect` is not called on every way out.
             await self._stop_all()
 
     async def connect(self) -> None:
         offered = self.scope.get("subprotocols", [])
-        await self.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         key = next((name for name in offered if name.startswith(KEY_SUBPROTOCOL)), None)
+        session = self._session_presented() if key is None else None
+        if session is not None:
+            await self.channel_layer.group_add(sockets_of(self.scope["user"].id), self.channel_name)
+        await self.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         if key is not None:
             self._credentials = KeyCredentials(key.removeprefix(KEY_SUBPROTOCOL))
             self._start(self._check_key)
-        elif (session := self._session_presented()) is not None:
+        elif session is not None:
             self._session = self._credentials = session
-            await self.channel_layer.group_add(sockets_of(self.scope["user"].id), self.channel_name)
         else:
             self._start(self._wait_for_credentials)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging.config
 from typing import Any, Final, Literal
 
+import redis
 import structlog
 
 from accounts.key_text import CONTAINS_KEY
@@ -15,6 +16,15 @@ ACCESS_LOG: Final = "signalbox.access"
 
 def _has_exception(record: logging.LogRecord) -> bool:
     return record.exc_info is not None
+
+
+def _outage_in_one_line(record: logging.LogRecord) -> bool:
+    """Channels' layer logs every second and every socket of an outage of the store: that is no fault to be traced."""
+    if record.exc_info and isinstance(error := record.exc_info[1], redis.RedisError):
+        record.msg, record.args = f"{record.getMessage()} {error}", ()
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        record.exc_info = None
+    return True
 
 
 def hide_secrets_of_keys(_logger: Any, _method: str, line: str) -> str:
@@ -46,7 +56,11 @@ def logging_settings(level: str, format_: Literal["console", "json"]) -> None:
             "version": 1,
             "disable_existing_loggers": False,
             "filters": {
-                "with_exception": {"()": "django.utils.log.CallbackFilter", "callback": _has_exception}
+                "with_exception": {"()": "django.utils.log.CallbackFilter", "callback": _has_exception},
+                "outage_in_one_line": {
+                    "()": "django.utils.log.CallbackFilter",
+                    "callback": _outage_in_one_line,
+                },
             },
             "formatters": {
                 "structured": {
@@ -67,6 +81,7 @@ def logging_settings(level: str, format_: Literal["console", "json"]) -> None:
                 # The access log has every request; these two repeat the refused ones.
                 "django.request": {"filters": ["with_exception"]},
                 "django.security.DisallowedHost": {"level": "CRITICAL"},
+                "channels_redis.pubsub": {"filters": ["outage_in_one_line"]},
                 # Periodic tasks say what they did themselves, where it is worth a line.
                 "celery": {"level": "WARNING"},
                 "asyncio": {"level": "WARNING"},

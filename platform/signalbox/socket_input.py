@@ -1,4 +1,4 @@
-"""What a WebSocket's client has sent and its application has not yet taken: bounded.
+"""What a WebSocket's client has sent and its application has not yet taken: bounded. And how it is refused and closed.
 
 Daphne puts whatever arrives into a queue without end, so that a client that sends faster than its frames are handled
 grows the process. Here reading stops while much waits, and the client's own system holds the rest back.
@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from daphne.ws_protocol import WebSocketProtocol
+from daphne.ws_protocol import ConnectionDeny, WebSocketProtocol
 
 #: Messages, and bytes of them, that wait for the application before reading stops.
 MOST_WAITING: Final = 64
 MOST_WAITING_BYTES: Final = 256 * 1024
+
+_NORMAL: Final = 1000
+#: Close code with which an application refuses a handshake for now.
+_TRY_AGAIN_LATER: Final = 1013
 
 
 class BoundedWebSocket(WebSocketProtocol):  # type: ignore[misc]
@@ -24,6 +28,7 @@ class BoundedWebSocket(WebSocketProtocol):  # type: ignore[misc]
         self._waiting: deque[int] = deque()
         self._waiting_bytes = 0
         self._holds_back = False
+        self._refuse_with: ConnectionDeny | None = None
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:  # noqa: N802, N803 — Autobahn's names
         # Frames still arrive for a while after the server has closed.
@@ -57,7 +62,24 @@ class BoundedWebSocket(WebSocketProtocol):  # type: ignore[misc]
         # An application learns only afterwards that its client, or the server, has begun to close.
         if message["type"] == "websocket.send" and self.state not in (self.STATE_CONNECTING, self.STATE_OPEN):
             return
+        if message["type"] == "websocket.close" and message.get("code") == _TRY_AGAIN_LATER:
+            self._refuse_with = ConnectionDeny(ConnectionDeny.SERVICE_UNAVAILABLE, "Service Unavailable")
         super().handle_reply(message)
+
+    def serverReject(self) -> None:  # noqa: N802 — Daphne's name
+        # Daphne knows one way to refuse a handshake, 403, which says that trying again is no use.
+        if self._refuse_with is None:
+            super().serverReject()
+            return
+        self.handshake_deferred.errback(self._refuse_with)
+        del self.handshake_deferred
+        self.server.protocol_disconnected(self)
+        client = ":".join(map(str, self.client_addr)) if self.client_addr else None
+        self.server.log_action("websocket", "put off", {"path": self.request.path, "client": client})
+
+    def serverClose(self, code: int | None = None) -> None:  # noqa: N802 — Daphne's name
+        # Autobahn's sendClose() refuses the codes that the protocol itself defines.
+        self.sendCloseFrame(code=_NORMAL if code is None else code, isReply=False)
 
     def _is_above(self, part: int) -> bool:
         """Whether more waits than the given part of the bounds: 1 the whole, 2 the half."""

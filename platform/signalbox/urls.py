@@ -11,6 +11,11 @@ from signalbox import health
 from signalbox.metrics import metrics
 from signalbox.pages import page_urls
 
+handler404 = "signalbox.error_pages.page_not_found"
+handler403 = "signalbox.error_pages.permission_denied"
+
+admin.autodiscover()
+
 urlpatterns = [
     path("health/live", health.live),
     path("health/ready", health.ready),

@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.conf import settings as django_settings
 from django.template.loader import render_to_string
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
+from django.urls import reverse
 from django.views.defaults import bad_request, server_error
+from structlog.testing import capture_logs
+
+from tests.factories import UserFactory
 
 
 @pytest.mark.parametrize(
     ("page", "said"), [("500.html", "broke on our side"), ("400.html", "cannot make sense")]
 )
-def test_an_error_page_needs_no_collected_static_files(page: str, said: str, settings: Any) -> None:
+def test_an_error_page_needs_no_collected_static_files(page: str, said: str) -> None:
     # No manifest was collected for the tests: a reference to a static file would be a second error.
-    assert "StaticFilesStorage" in settings.STORAGES["staticfiles"]["BACKEND"]
+    assert "StaticFilesStorage" in django_settings.STORAGES["staticfiles"]["BACKEND"]
     rendered = render_to_string(page)
     assert said in rendered
     assert "/static/" not in rendered
@@ -25,3 +30,54 @@ def test_djangos_own_views_answer_with_them() -> None:
     request = RequestFactory().get("/")
     assert b"broke on our side" in server_error(request).content
     assert b"cannot make sense" in bad_request(request, ValueError()).content
+
+
+def _missing(client: Client) -> Any:
+    return client.get("/nowhere")
+
+
+def _not_allowed(client: Client) -> Any:
+    client.force_login(UserFactory())
+    return client.get(reverse("admin:login"))
+
+
+def _form_too_old(client: Client) -> Any:
+    return Client(enforce_csrf_checks=True).post(reverse("login"), {"username": "ada"})
+
+
+def _foreign_host(client: Client) -> Any:
+    return client.get("/login/", HTTP_HOST="evil.example")
+
+
+_PAGES = [
+    (_missing, 404, "There is nothing here"),
+    (_not_allowed, 403, "You may not do this"),
+    (_form_too_old, 403, "This form has expired"),
+    (_foreign_host, 400, "cannot make sense of this request"),
+]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("asked", "status", "said"), _PAGES)
+def test_without_collected_static_files_every_error_page_is_there_and_plain(
+    asked: Any, status: int, said: str
+) -> None:
+    with capture_logs() as lines:
+        answer = asked(Client(raise_request_exception=False))
+    assert answer.status_code == status
+    page = answer.content.decode()
+    assert said in page
+    assert "/static/" not in page
+    missing = [line for line in lines if line["event"] == "static_files_missing"]
+    assert len(missing) == (0 if status == 400 else 1)
+    assert not any(line.get("exc_info") for line in lines)
+
+
+@pytest.mark.usefixtures("_admin_pages")
+@pytest.mark.parametrize(("asked", "status", "said"), _PAGES[:3])
+def test_with_them_it_has_the_sites_look(asked: Any, status: int, said: str) -> None:
+    answer = asked(Client())
+    assert answer.status_code == status
+    page = answer.content.decode()
+    assert said in page
+    assert "/static/signalbox/css/account.css" in page

@@ -1,0 +1,47 @@
+"""The pages for what is not there and what is not allowed: the site's own look, or plain where it cannot be had.
+
+The look needs the static files' manifest. Where those were not collected, an error page that asks for them would be a
+second error, and a mistyped address would look like a fault of the server.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.csrf import requires_csrf_token
+
+_LOOK: Final = "signalbox/problem.html"
+_PLAIN: Final = "signalbox/plain_problem.html"
+
+_log = structlog.get_logger(__name__)
+
+
+@requires_csrf_token
+def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """404, whatever was asked for: the address is not repeated."""
+    return _page(request, "404.html", HTTPStatus.NOT_FOUND)
+
+
+@requires_csrf_token
+def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """403, for whoever is signed in and lacks the right."""
+    return _page(request, "403.html", HTTPStatus.FORBIDDEN)
+
+
+@requires_csrf_token
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """403, for a form that is older than its session."""
+    return _page(request, "403_csrf.html", HTTPStatus.FORBIDDEN)
+
+
+def _page(request: HttpRequest, template: str, status: HTTPStatus) -> HttpResponse:
+    try:
+        return render(request, template, {"look": _LOOK}, status=status)
+    except ValueError as error:
+        # So the static files' storage says that its manifest lacks a file.
+        _log.error("static_files_missing", error=str(error), remedy="run `manage.py collectstatic`")
+        return render(request, template, {"look": _PLAIN}, status=status)
