@@ -44,7 +44,7 @@ class Configuration(BaseSettings):
         description="`redis://…`, `rediss://…` or `unix://…` of your own Valkey or Redis (7.2 or newer); empty: "
         "the embedded server in the state directory.",
     )
-    valkey_max_memory_mb: int = Field(
+    valkey_max_memory_mib: int = Field(
         default=1024,
         ge=64,
         description="Memory of the embedded Valkey, in MiB. From 80 % of it on nothing new is admitted (503), so that "

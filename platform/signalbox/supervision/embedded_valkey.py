@@ -26,7 +26,7 @@ def command(directory: Path, socket: Path) -> list[str]:
         *("--appendonly", "yes"),
         *("--appendfsync", "everysec"),
         *("--save", ""),
-        *("--maxmemory", f"{configuration().valkey_max_memory_mb}mb"),
+        *("--maxmemory", f"{configuration().valkey_max_memory_mib}mb"),
         *("--maxmemory-policy", "noeviction"),
         *("--daemonize", "no"),
         *("--loglevel", "warning"),
