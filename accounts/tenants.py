@@ -1,4 +1,4 @@
-"""Tenants: made with their standing entitlements, renamed, closed, reopened."""
+"""Tenants: made with their standing entitlements, renamed, learned from or not, closed, reopened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 from accounts.tenancy import tenant_scope
 
-_AUDITED = ("name", "slug", "closed_at")
+_AUDITED = ("name", "slug", "suffix_pool", "closed_at")
 
 
 def create(
@@ -70,6 +70,22 @@ def rename(*, tenant: Tenant, name: str, actor: Actor) -> Tenant:
         if after != before:
             tenant.save(update_fields=["name"])
             audit.record(actor, "tenant.rename", tenant, before, after)
+    return tenant
+
+
+def set_suffix_pool(*, tenant: Tenant, suffix_pool: bool, actor: Actor) -> Tenant:
+    """Let workers learn from a tenant's answers how it goes on, for this tenant alone, or no longer.
+
+    Holds for what is admitted from now on. What was learned stays on the workers' disks until it is forgotten there.
+    """
+    with transaction.atomic():
+        tenant = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
+        before = audit.fields_of(tenant, *_AUDITED)
+        tenant.suffix_pool = suffix_pool
+        after = audit.fields_of(tenant, *_AUDITED)
+        if after != before:
+            tenant.save(update_fields=["suffix_pool"])
+            audit.record(actor, "tenant.set_suffix_pool", tenant, before, after)
     return tenant
 
 

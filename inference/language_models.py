@@ -15,7 +15,8 @@ from django.utils import timezone
 
 from accounts import audit
 from accounts.principal import Actor
-from inference.models import LanguageModel
+from inference import draft_models, speculation_verdicts
+from inference.models import DrafterKind, LanguageModel
 
 if TYPE_CHECKING:
     from inference.engine.preparation.record import PreparedModel
@@ -46,6 +47,12 @@ SETTINGS = (
     "itl_target",
     "lane_floor",
     "preemption",
+    "speculation",
+    "drafter",
+    "draft_model",
+    "draft_tokens",
+    "grant_rounds",
+    "speculate_undecided",
     "default_max_tokens",
 )
 
@@ -64,7 +71,7 @@ def register(prepared: PreparedModel, *, actor: Actor, on_gpu: bool = False) -> 
     """Offer a prepared model under its name; one that was retired is offered again.
 
     How a worker schedules it (slots, chunk, interval) is kept as an operator set it; a new one's terms are those for
-    a worker on a GPU, or on a CPU.
+    a worker on a GPU, or on a CPU. What was measured with other weights under that name is forgotten.
     """
     record = prepared.record
     with transaction.atomic():
@@ -86,6 +93,8 @@ def register(prepared: PreparedModel, *, actor: Actor, on_gpu: bool = False) -> 
         if before != after:
             model.full_clean(exclude=["name"] if existing else [])
             model.save()
+            if before is not None and before["checksum"] != after["checksum"]:
+                speculation_verdicts.forget_weights(model)
             audit.record(actor, "language_model.register", model, before, after)
     return model
 
@@ -120,6 +129,12 @@ def change_settings(
     itl_target: float | None,
     lane_floor: int,
     preemption: bool,
+    speculation: str,
+    drafter: str,
+    draft_model: LanguageModel | None,
+    draft_tokens: int,
+    grant_rounds: int,
+    speculate_undecided: bool,
     default_max_tokens: int,
     may_starve_prompts: bool = False,
     actor: Actor,
@@ -127,8 +142,13 @@ def change_settings(
     """Change how workers schedule a model; a running worker follows within seconds.
 
     ``may_starve_prompts`` confirms an interval of 0 that no target replaces. Raises ``ValidationError``, by field, for
-    values that are out of range, do not go together, or are not confirmed.
+    values that are out of range, do not go together, or are not confirmed, and for a draft model that cannot guess for
+    this one.
     """
+    drafted_by = LanguageModel.objects.values_list("draft_model_id", flat=True).get(id=model.id)
+    if drafter == DrafterKind.DRAFT_MODEL and draft_model is not None and draft_model.id != drafted_by:
+        # Before the transaction: nobody waits while vocabularies are read.
+        require_usable_draft_model(model, draft_model)
     with transaction.atomic():
         model = LanguageModel.objects.select_for_update().get(id=model.id)
         before = _plain_settings(model)
@@ -143,6 +163,12 @@ def change_settings(
         model.itl_target = itl_target
         model.lane_floor = lane_floor
         model.preemption = preemption
+        model.speculation = speculation
+        model.drafter = drafter
+        model.draft_model = draft_model
+        model.draft_tokens = draft_tokens
+        model.grant_rounds = grant_rounds
+        model.speculate_undecided = speculate_undecided
         model.default_max_tokens = default_max_tokens
         model.clean_fields(exclude=[f.name for f in model._meta.fields if f.name not in SETTINGS])
         model.clean()
@@ -163,12 +189,20 @@ def note_capacity(model_id: UUID, tokens: int) -> None:
 
 
 def _plain_settings(model: LanguageModel) -> dict[str, Any]:
-    """For the audit, which knows no fractions: the target as text."""
-    target = None if model.itl_target is None else str(model.itl_target)
+    """For the audit, which knows no fractions and no rows: the target as text, the draft model by its name."""
+    as_they_are = [name for name in SETTINGS if name not in ("itl_target", "draft_model")]
     return {
-        **audit.fields_of(model, *(name for name in SETTINGS if name != "itl_target")),
-        "itl_target": target,
+        **audit.fields_of(model, *as_they_are),
+        "itl_target": None if model.itl_target is None else str(model.itl_target),
+        "draft_model": None if model.draft_model is None else model.draft_model.name,
     }
+
+
+def require_usable_draft_model(model: LanguageModel, draft_model: LanguageModel) -> None:
+    """Raises ``ValidationError`` at that field where ``draft_model`` cannot guess for ``model``."""
+    objection = draft_models.objection(model, draft_model)
+    if objection is not None:
+        raise ValidationError({"draft_model": objection})
 
 
 def require_confirmed_starvation(confirmed: bool) -> None:

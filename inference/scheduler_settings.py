@@ -15,12 +15,43 @@ import structlog
 from django.core.exceptions import ValidationError
 from django.db.models import Field
 
-from inference.models import LanguageModel
+from inference.models import DrafterKind, LanguageModel
+from inference.scheduling.speculation import SpeculationMode
 from inference.scheduling.tick import PrefillLimits
+from inference.speculation_verdicts import drafter_key
 
 _log = structlog.get_logger(__name__)
 
 _MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationSettings:
+    """One model's settings of speculation, all of them usable.
+
+    ``mode``: whether it is used, or measured first. ``draft_model`` and ``draft_model_dir``: name and prepared
+    directory of the model that drafts; None where something else does. ``draft_tokens``: drafted for one round at
+    most. ``grant_rounds``: what a grant of the slot is, 0: no rotation. ``speculate_undecided``: what becomes of a
+    measurement that decides nothing.
+    """
+
+    mode: SpeculationMode
+    drafter: DrafterKind
+    draft_model: str | None
+    draft_model_dir: str | None
+    draft_tokens: int
+    grant_rounds: int
+    speculate_undecided: bool
+
+    @property
+    def drafter_key(self) -> str:
+        """What drafts, as ``speculation_verdicts`` names it."""
+        return drafter_key(self.drafter, self.draft_model)
+
+    @property
+    def pairing(self) -> tuple[str, int]:
+        """What a verdict of the model on one machine holds for: the drafter's key and the draft length."""
+        return self.drafter_key, self.draft_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +74,7 @@ class SchedulerSettings:
     prefix_cache_bytes: int | None
     preemption: bool
     lane_floor: int
+    speculation: SpeculationSettings
 
 
 def settings_of(model: LanguageModel) -> SchedulerSettings:
@@ -65,7 +97,37 @@ def settings_of(model: LanguageModel) -> SchedulerSettings:
         prefix_cache_bytes=None if cache is None else cache * _MIB,
         preemption=_usable(model, "preemption"),
         lane_floor=_usable(model, "lane_floor"),
+        speculation=_speculation_of(model),
     )
+
+
+def _speculation_of(model: LanguageModel) -> SpeculationSettings:
+    drafter = DrafterKind(_usable(model, "drafter"))
+    draft_model = model.draft_model if drafter is DrafterKind.DRAFT_MODEL else None
+    if drafter is DrafterKind.DRAFT_MODEL:
+        flaw = _flaw_of(draft_model, model)
+        if flaw:
+            used = DrafterKind(_default("drafter"))
+            _report(model.name, "draft_model", repr(draft_model and draft_model.name), repr(used.value), flaw)
+            drafter, draft_model = used, None
+    return SpeculationSettings(
+        mode=SpeculationMode(_usable(model, "speculation")),
+        drafter=drafter,
+        draft_model=None if draft_model is None else draft_model.name,
+        draft_model_dir=None if draft_model is None else draft_model.directory,
+        draft_tokens=_usable(model, "draft_tokens"),
+        grant_rounds=_usable(model, "grant_rounds"),
+        speculate_undecided=_usable(model, "speculate_undecided"),
+    )
+
+
+def _flaw_of(draft_model: LanguageModel | None, model: LanguageModel) -> str:
+    """Why a row's draft model cannot draft; empty: it can, as far as the row tells."""
+    if draft_model is None:
+        return "No draft model is named."
+    if draft_model.pk == model.pk:
+        return "A model does not draft for itself."
+    return "It is retired." if draft_model.retired_at is not None else ""
 
 
 def _usable(model: LanguageModel, name: str) -> Any:

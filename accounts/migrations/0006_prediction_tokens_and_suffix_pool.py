@@ -9,6 +9,14 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AlterField(
+            model_name="entitlement",
+            name="speculation",
+            field=models.BooleanField(
+                default=True,
+                help_text="Its streams in this lane take their turns with the drafter where a model has one: they are faster then, and others wait for the drafter. Off: they decode plainly, to the same answers.",
+            ),
+        ),
         migrations.AddField(
             model_name="ledgerentry",
             name="accepted_prediction_tokens",
@@ -24,7 +32,7 @@ class Migration(migrations.Migration):
             name="suffix_pool",
             field=models.BooleanField(
                 default=False,
-                help_text="Workers learn from this tenant's answers which tokens tend to follow which, and guess by that: its later answers come sooner. What is kept are counts of short token sequences of its answers, in a file of its own on the machine of the worker, used for this tenant alone. Off: nothing more is learned, and what was learned is not used; manage.py pool forget deletes it.",
+                help_text="On: workers learn from this tenant's answers what follows what, and guess by that, so that later answers that resemble earlier ones come sooner. For each model the newest answers are kept for it, as tokens, which can be read as text, in a file of this tenant's own on the worker's disk; no other tenant's streams use them. Off: nothing is learned or used; what was kept stays until manage.py pool forget deletes it.",
             ),
         ),
         migrations.AddField(

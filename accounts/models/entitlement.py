@@ -21,7 +21,9 @@ class Entitlement(models.Model):
         help_text="Share of the lane among its tenants: a tenant of weight 2 gets twice that of weight 1.",
     )
     speculation = models.BooleanField(
-        default=True, help_text="Generations of this lane may use the speculative slot."
+        default=True,
+        help_text="Its streams in this lane take their turns with the drafter where a model has one: they are faster "
+        "then, and others wait for the drafter. Off: they decode plainly, to the same answers.",
     )
     reason = models.CharField(max_length=200, blank=True, help_text="Why it was granted, for the auditor.")
     granted_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, editable=False)

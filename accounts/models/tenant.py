@@ -15,10 +15,10 @@ class Tenant(models.Model):
     )
     suffix_pool = models.BooleanField(
         default=False,
-        help_text="Workers learn from this tenant's answers which tokens tend to follow which, and guess by that: its "
-        "later answers come sooner. What is kept are counts of short token sequences of its answers, in a file of its "
-        "own on the machine of the worker, used for this tenant alone. Off: nothing more is learned, and what was "
-        "learned is not used; manage.py pool forget deletes it.",
+        help_text="On: workers learn from this tenant's answers what follows what, and guess by that, so that later "
+        "answers that resemble earlier ones come sooner. For each model the newest answers are kept for it, as tokens, "
+        "which can be read as text, in a file of this tenant's own on the worker's disk; no other tenant's streams "
+        "use them. Off: nothing is learned or used; what was kept stays until manage.py pool forget deletes it.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     closed_at = models.DateTimeField(

@@ -261,12 +261,22 @@ class LanguageModel(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """The prefix cache lies within the KV budget."""
+        """The prefix cache lies within the KV budget; a draft model is named where one drafts, and is another model."""
+        errors = {}
         budget, cache = self.kv_budget_mib, self.prefix_cache_mib
         if budget is not None and cache is not None and cache > budget:
-            raise ValidationError(
-                {"prefix_cache_mib": f"It lies within the KV budget, which is {budget} MiB: at most that."}
+            errors["prefix_cache_mib"] = f"It lies within the KV budget, which is {budget} MiB: at most that."
+        drafts = self.drafter == DrafterKind.DRAFT_MODEL
+        if drafts and self.draft_model_id is None:
+            errors["draft_model"] = "Choose the model that guesses, or another drafter."
+        elif drafts and self.draft_model_id == self.id:
+            errors["draft_model"] = "A model gains nothing by guessing for itself: choose a smaller one."
+        elif not drafts and self.draft_model_id is not None:
+            errors["draft_model"] = (
+                "The drafter is not a draft model: choose that one, or name no model here."
             )
+        if errors:
+            raise ValidationError(errors)
 
     @property
     def starves_prompts(self) -> bool:

@@ -8,7 +8,7 @@ from inference.models.language_model import MOST_DRAFT_TOKENS, LanguageModel
 
 
 class SpeculationRuling(models.TextChoices):
-    """What the measurement says. Values of ``inference.scheduling.speculation``."""
+    """What the measurement says. Values of ``inference.scheduling.speculation.Outcome``."""
 
     ENABLED = "enabled", "Pays"
     DECLINED = "declined", "Does not pay"
