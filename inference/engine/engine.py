@@ -223,10 +223,11 @@ class Engine:
     def cannot_speculate(self, key: str) -> str | None:
         """Why a parked or speculating sequence can draft no (further) token; None if it can."""
         row = self._rows[key]
-        batch = row.session.batch if row.session is not None else row.prefill
-        if batch is None:
-            return f"it is {row.state}"
-        return cannot_roll_back(batch.prompt_cache, len(row.tokens))
+        if row.session is not None:
+            return cannot_roll_back(row.session.batch.prompt_cache, len(row.tokens) - 1)
+        if row.prefill is not None:
+            return cannot_roll_back(row.prefill.prompt_cache, len(row.tokens))
+        return f"it is {row.state}"
 
     def slice_zero(self, key: str, chunk_tokens: int) -> StepResult:
         """Run at most ``chunk_tokens`` tokens of a parked prompt; with the last of them comes the first token.
@@ -255,7 +256,7 @@ class Engine:
         return result
 
     def take_drafter(self, key: str) -> bool:
-        """Take the drafter for a sequence; False if there is none to be had. Raises ``RuntimeError`` if another has it."""
+        """Take the drafter for a sequence; False: there is none to be had. ``RuntimeError`` if another has it."""
         self._check_thread()
         return self.drafter.take(self._rows[key].draft_context)
 
