@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from django import db
 from django.core.management.base import BaseCommand, CommandError
+from django.db.models import QuerySet
 
 from inference.engine.blas import BlasError, load_blas
 from inference.models import LanguageModel
 from inference.worker.loop import LoopEnd
 from inference.worker.process import WorkerProcess, WorkerTimes
-from signalbox.configuration import configuration
+from signalbox.configuration import Configuration, configuration
 
 if TYPE_CHECKING:
     from inference.engine.engine import Engine
@@ -40,13 +41,12 @@ class Command(BaseCommand):
         parser.add_argument(
             "model",
             nargs="?",
-            default=configuration().default_model,
-            help="The name of a prepared model (`manage.py model list`); default: %(default)s.",
+            help="The name of a prepared model (`manage.py model list`). Needed where more than one is offered.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         settings = configuration()
-        model = _prepared_model(options["model"])
+        model = model_to_serve(options["model"])
         _set_title(f"worker {model.name}")
         worker = WorkerProcess(
             _load_engine(model),
@@ -66,26 +66,50 @@ class Command(BaseCommand):
             )
 
 
-def _prepared_model(name: str) -> LanguageModel:
+def model_to_serve(name: str | None) -> LanguageModel:
+    """The model of that name; without one, the only model that is offered."""
     try:
-        model = LanguageModel.objects.filter(name=name).first()
-        others = sorted(LanguageModel.objects.values_list("name", flat=True))
+        model = LanguageModel.objects.filter(name=name).first() if name else _only_model()
+        others = _names(LanguageModel.objects.all())
     except db.Error as error:
         raise CommandError(
             f"The database cannot be read ({error}). Run `manage.py migrate` first."
         ) from error
     if model is None:
-        known = f"Known models: {', '.join(others)}." if others else "No model was added yet."
-        raise CommandError(f"There is no model named {name!r}. {known} Add one with `manage.py model add`.")
+        known = f"Known models: {others}." if others else "No model was added yet."
+        raise CommandError(f"There is no model named {name!r}. {known} {_add(name)}")
     if not (model.path / "signalbox.json").is_file():
         raise CommandError(
-            f"The model {name!r} is not prepared: {model.path} holds no signalbox.json. "
-            "Prepare it again with `manage.py model add`."
+            f"The model {model.name!r} is not prepared: {model.path} holds no signalbox.json. {_add(model.name)}"
         )
     return model
 
 
 def _load_engine(model: LanguageModel) -> Engine:
+def _only_model() -> LanguageModel:
+    offered = list(LanguageModel.objects.filter(retired_at=None)[:2])
+    if len(offered) == 1:
+        return offered[0]
+    if offered:
+        names = _names(LanguageModel.objects.filter(retired_at=None))
+        raise CommandError(f"Which model is this worker to serve? Name one: {names}.")
+    raise CommandError(
+        f"No model is offered that a worker could serve. {_add(configuration().default_model)}"
+    )
+
+
+def _names(models: QuerySet[LanguageModel]) -> str:
+    return ", ".join(sorted(models.values_list("name", flat=True)))
+
+
+def _add(name: str | None) -> str:
+    """How to get a model, prepared for the first time or again. Set-up prepares the one that it brings."""
+    brought = Configuration.model_fields["default_model"].default
+    if name == brought == configuration().default_model:
+        return "`make up` prepares it."
+    return "Add it with `manage.py model add`."
+
+
     """The engine, behind the BLAS that has to be there before it."""
     settings = configuration()
     try:

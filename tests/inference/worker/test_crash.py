@@ -230,7 +230,7 @@ def test_a_model_that_is_not_there_is_one_clear_line(
     worker = start_process("no-such-model")
     assert worker.output().strip() == (
         "CommandError: There is no model named 'no-such-model'. Known models: tiny. "
-        "Add one with `manage.py model add`."
+        "Add it with `manage.py model add`."
     )
     assert worker.wait() == 1
 
