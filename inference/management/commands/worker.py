@@ -85,7 +85,6 @@ def model_to_serve(name: str | None) -> LanguageModel:
     return model
 
 
-def _load_engine(model: LanguageModel) -> Engine:
 def _only_model() -> LanguageModel:
     offered = list(LanguageModel.objects.filter(retired_at=None)[:2])
     if len(offered) == 1:
@@ -110,6 +109,7 @@ def _add(name: str | None) -> str:
     return "Add it with `manage.py model add`."
 
 
+def _load_engine(model: LanguageModel) -> Engine:
     """The engine, behind the BLAS that has to be there before it."""
     settings = configuration()
     try:
