@@ -27,16 +27,20 @@ _NO_PIP = (
 
 def install(*locks: str) -> None:
     """Make ``.venv`` hold what ``requirements/<lock>.lock`` name, the last of which includes the others."""
-    _make()
-    wanted = {lock: stamps.digest([_path(lock)]) for lock in locks}
-    if wanted.items() <= _installed().items():
+    if holds(*locks):
         return
+    _make()
     need_space(VENV, _SPACE_MB, "The virtual environment")
     lock = _path(locks[-1])
     total = len(_NEEDED.findall(lock.read_text()))
     with Step(f"Installing {total} Python packages of requirements/{lock.name}, hashes checked") as step:
         installers.install(lock, step.progress)
-    stamps.mark(_STAMP, json.dumps({**_kept(lock), **wanted, "python": _version()}))
+    stamps.mark(_STAMP, json.dumps({**_kept(lock), **_wanted(*locks), "python": _version()}))
+
+
+def holds(*locks: str) -> bool:
+    """Whether there is nothing to install."""
+    return _is_made() and _wanted(*locks).items() <= _installed().items()
 
 
 def complete() -> bool:
@@ -48,6 +52,10 @@ def _kept(lock: Path) -> dict[str, str]:
     """What stays installed beside ``lock``: Node.js is no part of the others, nor they of it."""
     installed = _installed()
     return installed if lock.stem == "node" else {k: v for k, v in installed.items() if k == "node"}
+
+
+def _wanted(*locks: str) -> dict[str, str]:
+    return {lock: stamps.digest([_path(lock)]) for lock in locks}
 
 
 def _path(lock: str) -> Path:
@@ -65,9 +73,13 @@ def _installed() -> dict[str, str]:
     return recorded
 
 
+def _is_made() -> bool:
+    return PYTHON.exists() and _installed().get("python", _version()) == _version()
+
+
 def _make() -> None:
     """Make the environment where there is none, and anew where its Python is gone or is of another version."""
-    if PYTHON.exists() and _installed().get("python", _version()) == _version():
+    if _is_made():
         return
     need_space(VENV, _SPACE_MB, "The virtual environment")
     has_ensurepip = importlib.util.find_spec("ensurepip") is not None

@@ -12,32 +12,27 @@ from scripts.set_up.commands import PYTHON, ROOT
 from scripts.set_up.one_at_a_time import only_one
 from scripts.set_up.problems import SetUpError
 
-_ASK_CONFIGURATION = """
+#: Asked of the installation itself, in one process: most of what it takes is starting. The words behind it say what is
+#: to be done: `unless-running` refuses, before anything else, under an installation that runs; `prepare` makes the
+#: state directory and the BLAS ready.
+_ASK = """
 import json, sys
 sys.path.insert(1, "platform")
 from signalbox.configuration import configuration
-settings = configuration()
-print(json.dumps({"state_dir": str(settings.state_dir), "default_model": settings.default_model}))
-"""
-_ASK_WHETHER_IT_RUNS = """
-import sys
-sys.path.insert(1, "platform")
-from signalbox.configuration import configuration
 from signalbox.supervision.instance_lock import AlreadyRunningError, InstanceLock
-try:
-    InstanceLock(configuration().state_dir).refuse_a_second()
-except AlreadyRunningError as error:
-    print(error)
-"""
-_PREPARE_BLAS = """
-import sys
-sys.path.insert(1, "platform")
-from inference.engine.blas import prepare_blas
-from signalbox.configuration import configuration
 settings = configuration()
-choice = prepare_blas(settings.blas_dir, settings.blas)
-if choice.warning:
-    print(choice.warning)
+answer = {"state_dir": str(settings.state_dir), "default_model": settings.default_model}
+try:
+    if "unless-running" in sys.argv:
+        InstanceLock(settings.state_dir).refuse_a_second()
+except AlreadyRunningError as error:
+    answer["refusal"] = str(error)
+else:
+    if "prepare" in sys.argv:
+        from inference.engine.blas import prepare_blas
+        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        answer["warning"] = prepare_blas(settings.blas_dir, settings.blas).warning
+print(json.dumps(answer))
 """
 
 
@@ -48,8 +43,6 @@ def run(arguments: list[str]) -> int:
     purpose = parser.parse_args(arguments).purpose
     try:
         with only_one(ROOT):
-            if purpose == "run":
-                _refuse_what_runs()
             _set_up(for_tests=purpose == "test")
     except SetUpError as error:
         print(f"\nSet-up stopped: {error}", file=sys.stderr)
@@ -60,23 +53,28 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _refuse_what_runs() -> None:
-    """Raise ``SetUpError`` when the installation runs: nothing is exchanged under it, and nobody waits to hear so."""
-    if not environment.complete():
-        return
-    if running := commands.run("Reading the configuration", [PYTHON, "-c", _ASK_WHETHER_IT_RUNS]).strip():
-        raise SetUpError(running)
-
-
 def _set_up(*, for_tests: bool) -> None:
-    environment.install("runtime", *(["dev"] if for_tests else []))
-    settings = json.loads(commands.run("Reading the configuration", [PYTHON, "-c", _ASK_CONFIGURATION]))
+    # Tests have installations of their own. Otherwise nothing is exchanged under one that runs, and nobody waits to
+    # hear so.
+    careful = [] if for_tests else ["unless-running"]
+    locks = ("runtime", *(["dev"] if for_tests else []))
+    if not environment.holds(*locks):
+        if environment.complete():
+            _ask("Reading the configuration", *careful)
+        environment.install(*locks)
+    settings = _ask("Reading the configuration and preparing the BLAS", *careful, "prepare")
+    if settings["warning"]:
+        print(f"  {settings['warning']}")
     state_dir = Path(settings["state_dir"])
-    if not state_dir.exists():
-        state_dir.mkdir(mode=0o700, parents=True)
-    if warning := commands.run("Preparing the BLAS", [PYTHON, "-c", _PREPARE_BLAS]).strip():
-        print(f"  {warning}")
     frontend.collect(state_dir)
     model.prepare(state_dir, settings["default_model"])
     if for_tests:
         browser.ensure()
+
+
+def _ask(what: str, *words: str) -> dict[str, str]:
+    """What ``_ASK`` answers. Raises ``SetUpError`` when the installation runs and was not to."""
+    answer: dict[str, str] = json.loads(commands.run(what, [PYTHON, "-c", _ASK, *words]))
+    if "refusal" in answer:
+        raise SetUpError(answer["refusal"])
+    return answer

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.set_up import problems, stamps, steps
+from scripts.set_up import environment, frontend, model, problems, stamps, steps
 from scripts.set_up.commands import run
 from scripts.set_up.problems import SetUpError
 from signalbox.configuration import ROOT
@@ -145,13 +145,18 @@ def test_a_second_set_up_says_whom_it_waits_for_and_goes_on_when_that_one_is_gon
     assert second.returncode == 0
 
 
+@pytest.mark.parametrize("up_to_date", [True, False])
 def test_set_up_touches_nothing_under_an_installation_that_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], up_to_date: bool
 ) -> None:
     lock = InstanceLock(tmp_path)
     lock.acquire()
     monkeypatch.setenv("SIGNALBOX_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr(steps, "_set_up", lambda **_: pytest.fail("set-up went on"))
+    for part in (environment.install, frontend.collect, model.prepare):
+        monkeypatch.setattr(
+            sys.modules[part.__module__], part.__name__, lambda *_: pytest.fail("set-up went on")
+        )
+    monkeypatch.setattr(environment, "holds", lambda *_: up_to_date)
     monkeypatch.setattr(steps, "ROOT", tmp_path)
     assert steps.run(["run"]) == 1
     assert f"Signalbox runs on {tmp_path} already (process {os.getpid()})" in capsys.readouterr().err

@@ -81,7 +81,7 @@ def _keep_list(settings: Configuration, console: Console) -> Callable[[list[List
 
 
 async def _start(settings: Configuration, console: Console, supervisor: Supervisor) -> None:
-    """The order: store, database, then web, workers and celery side by side, and at last the first accounts."""
+    """The order: store, database, then web and workers side by side, then celery, and at last the first accounts."""
     if settings.valkey_url:
         await _require_store()
     else:
@@ -95,10 +95,12 @@ async def _start(settings: Configuration, console: Console, supervisor: Supervis
     if supervisor.stop_asked():
         return
     served = ", ".join(models) or "no model"
-    console.say(f"» Starting web, celery and the worker of {served}")
+    console.say(f"» Starting web and the worker of {served}")
     workers = [processes.worker(model, settings) for model in models]
-    await supervisor.start(workers, [processes.celery(), processes.web(settings)])
+    await supervisor.start(workers, [processes.web(settings)])
     if not supervisor.stop_asked():
+        # Nobody waits for it: beside the others its start would only delay theirs.
+        await supervisor.start([processes.celery()])
         # Last, so that its secrets, which are stored nowhere, are made only when they are shown.
         first = await sync_to_async(bootstrap)(command_actor("up"))
         url = addresses.site_url(settings.host, settings.port)
