@@ -148,7 +148,9 @@ def change_settings(
     drafted_by = LanguageModel.objects.values_list("draft_model_id", flat=True).get(id=model.id)
     if drafter == DrafterKind.DRAFT_MODEL and draft_model is not None and draft_model.id != drafted_by:
         # Before the transaction: nobody waits while vocabularies are read.
-        require_usable_draft_model(model, draft_model)
+        objection = draft_models.objection(model, draft_model)
+        if objection is not None:
+            raise ValidationError({"draft_model": objection})
     with transaction.atomic():
         model = LanguageModel.objects.select_for_update().get(id=model.id)
         before = _plain_settings(model)
@@ -196,13 +198,6 @@ def _plain_settings(model: LanguageModel) -> dict[str, Any]:
         "itl_target": None if model.itl_target is None else str(model.itl_target),
         "draft_model": None if model.draft_model is None else model.draft_model.name,
     }
-
-
-def require_usable_draft_model(model: LanguageModel, draft_model: LanguageModel) -> None:
-    """Raises ``ValidationError`` at that field where ``draft_model`` cannot guess for ``model``."""
-    objection = draft_models.objection(model, draft_model)
-    if objection is not None:
-        raise ValidationError({"draft_model": objection})
 
 
 def require_confirmed_starvation(confirmed: bool) -> None:

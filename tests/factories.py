@@ -15,7 +15,7 @@ from accounts import key_text, keys, pepper
 from accounts.models import ApiKey, Entitlement, Lane, Membership, Role, Tenant, User
 from accounts.principal import Actor
 from accounts.tenancy import every_tenant
-from inference.models import Conversation, Generation, LanguageModel, Worker
+from inference.models import Conversation, Generation, LanguageModel, SpeculationVerdict, Worker
 
 PASSWORD = "correct horse battery staple"
 
@@ -114,6 +114,25 @@ class LanguageModelFactory(DjangoModelFactory[LanguageModel]):
     dtype = "float32"
     size_bytes = 1_000_000
     checksum = "0" * 64
+
+
+class SpeculationVerdictFactory(DjangoModelFactory[SpeculationVerdict]):
+    """A round of 170 ms for 1.2 tokens, against 131 ms a token: it does not pay."""
+
+    class Meta:
+        model = SpeculationVerdict
+
+    language_model = factory.SubFactory(LanguageModelFactory)
+    drafter = "suffix_pool"
+    hardware = "cpu"
+    draft_tokens = 4
+    verdict = "declined"
+    speedup = 0.92
+    classic_ms = 131.0
+    round_ms = 170.0
+    accepted_per_round = 0.2
+    samples = 4
+    measured_at = factory.LazyFunction(timezone.now)
 
 
 class WorkerFactory(DjangoModelFactory[Worker]):

@@ -26,6 +26,7 @@ class EntitlementAdmin(SiteModelAdmin):
         "lane_name",
         "state",
         "weight",
+        "speculates",
         "granted",
         "reason",
         "since",
@@ -53,14 +54,14 @@ class EntitlementAdmin(SiteModelAdmin):
                 "fields": ("tenant", "lane"),
             },
         ),
-        ("What it may do there", {"fields": ("weight",)}),
+        ("What it may do there", {"fields": ("weight", "speculation")}),
         ("Why", {"fields": ("reason",)}),
     )
     fieldsets = (
         (None, {"fields": ("tenant_link", "lane", "state")}),
         (
             "What it may do there",
-            {"fields": ("weight",), "description": "Holds for what is admitted from now on."},
+            {"fields": ("weight", "speculation"), "description": "Holds for what is admitted from now on."},
         ),
         ("Why", {"fields": ("reason", "granted_by", "granted_exactly", "ended_exactly")}),
     )
@@ -80,6 +81,10 @@ class EntitlementAdmin(SiteModelAdmin):
     def state(self, entitlement: Entitlement) -> str:
         return "Ended" if entitlement.ended_at else "Standing"
 
+    @display(description="Speculates", boolean=True, ordering="speculation")
+    def speculates(self, entitlement: Entitlement) -> bool:
+        return entitlement.speculation
+
     @display(description="Granted by", ordering="granted_by__username")
     def granted(self, entitlement: Entitlement) -> str:
         return str(entitlement.granted_by or EMPTY)
@@ -97,8 +102,7 @@ class EntitlementAdmin(SiteModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         values = form.cleaned_data
-        # ``speculation`` is for speculative decoding, which there is none of yet: it stays as it is.
-        rights = {"weight": values["weight"], "reason": values["reason"], "speculation": obj.speculation}
+        rights = {name: values[name] for name in ("weight", "speculation", "reason")}
         if change:
             entitlements.change(entitlement=obj, **rights, actor=actor_of(request))
             return

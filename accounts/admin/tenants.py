@@ -86,7 +86,7 @@ class KeysOfTenant(LookInline):
 
 class EntitlementsOfTenant(LookInline):
     model = Entitlement
-    fields = readonly_fields = ("lane", "weight", "reason", "since", "ended")
+    fields = readonly_fields = ("lane", "weight", "speculation", "reason", "since", "ended")
 
     @display(description="Since")
     def since(self, entitlement: Entitlement) -> str:
@@ -142,7 +142,10 @@ class TenantAdmin(SiteModelAdmin):
         ),
         ("What it may use", {"fields": ("lanes",)}),
     )
-    fieldsets = ((None, {"fields": ("name", "short_name", "state", "created_exactly", "closed_exactly")}),)
+    fieldsets = (
+        (None, {"fields": ("name", "short_name", "state", "created_exactly", "closed_exactly")}),
+        ("What is learned from it", {"fields": ("suffix_pool",)}),
+    )
     readonly_fields = ("short_name", "state", "created_exactly", "closed_exactly")
     created_exactly = time_field("created_at", "Created")
     closed_exactly = time_field("closed_at", "Closed")
@@ -190,6 +193,8 @@ class TenantAdmin(SiteModelAdmin):
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if db_field.name == "slug":
             field.label = "Short name"
+        if db_field.name == "suffix_pool":
+            field.label = "Learn from its answers"
         return field
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
@@ -201,7 +206,9 @@ class TenantAdmin(SiteModelAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         values = form.cleaned_data
         if change:
-            tenants.rename(tenant=obj, name=values["name"], actor=actor_of(request))
+            actor = actor_of(request)
+            tenants.rename(tenant=obj, name=values["name"], actor=actor)
+            tenants.set_suffix_pool(tenant=obj, suffix_pool=values["suffix_pool"], actor=actor)
             return
         made = tenants.create(
             name=values["name"],

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -15,10 +15,11 @@ from accounts.actors import actor_of
 from accounts.admin.base import Question, SiteModelAdmin
 from accounts.admin.filters import RetiredFilter
 from accounts.formatting import EMPTY, code, exactly, file_size, number
-from inference import language_models
+from inference import language_models, speculation_verdicts
 from inference.admin.now import living
 from inference.admin.scheduler import scheduler_now
 from inference.admin.scheduler_form import FOLLOWED, SchedulerForm, in_use
+from inference.admin.speculation_verdicts import VerdictsOfModel
 from inference.models import LanguageModel
 
 
@@ -30,6 +31,14 @@ def _in_use(setting: str) -> Callable[[Any, Any], str]:
 
     shown.short_description = "In use now"  # type: ignore[attr-defined]
     return shown
+
+
+def _drafts_no_longer(model: LanguageModel) -> list[str]:
+    """What retiring it means for those that it drafts for."""
+    names = ", ".join(model.drafts_for.values_list("name", flat=True))
+    return (
+        [f"It no longer drafts for {names}: the suffix pool does instead, until you choose."] if names else []
+    )
 
 
 def _rows(*settings: str) -> tuple[tuple[str, str], ...]:
@@ -51,7 +60,8 @@ class LanguageModelAdmin(SiteModelAdmin):
     list_filter = (RetiredFilter, "architecture", "quantization")
     search_fields = ("name", "architecture", "source")
     search_help_text = "By name, architecture or source"
-    actions_detail = ("scheduler", "retire")
+    inlines = (VerdictsOfModel,)
+    actions_detail = ("scheduler", "profile_again", "retire")
     fieldsets = (
         (
             "Room",
@@ -78,6 +88,20 @@ class LanguageModelAdmin(SiteModelAdmin):
                 "fields": _rows("lane_floor", "preemption"),
                 "description": "High lanes go first. The floor sees to it that low ones get on as well, and only "
                 "strictly higher lanes displace anything.",
+            },
+        ),
+        (
+            "Speculation",
+            {
+                "fields": (
+                    *_rows("speculation", "drafter"),
+                    "draft_model",
+                    *_rows("draft_tokens", "grant_rounds"),
+                    "speculate_undecided",
+                ),
+                "description": "A drafter guesses what comes next, and the model verifies several guesses in one step. "
+                "Where they hold the answer comes sooner, and it is always the same answer. One stream at a time has "
+                "the drafter. What was measured stands under Speculation verdicts.",
             },
         ),
         (
@@ -123,6 +147,10 @@ class LanguageModelAdmin(SiteModelAdmin):
     itl_target_in_use = _in_use("itl_target")
     lane_floor_in_use = _in_use("lane_floor")
     preemption_in_use = _in_use("preemption")
+    speculation_in_use = _in_use("speculation")
+    drafter_in_use = _in_use("drafter")
+    draft_tokens_in_use = _in_use("draft_tokens")
+    grant_rounds_in_use = _in_use("grant_rounds")
 
     @display(description="Model", header=True, ordering="name")
     def named(self, model: LanguageModel) -> list[str]:
@@ -190,9 +218,16 @@ class LanguageModelAdmin(SiteModelAdmin):
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
         model = self.get_object(request, object_id)
-        offered = model is not None and model.retired_at is None
-        actions = cast(list[Any], super().get_actions_detail(request, object_id))
-        return [one for one in actions if offered or not one.action_name.endswith("retire")]
+        hidden = set()
+        if model is None or model.retired_at is not None:
+            hidden.add("retire")
+        if model is None or not model.speculation_verdicts.exists():
+            hidden.add("profile_again")
+        return [
+            item
+            for item in super().get_actions_detail(request, object_id)
+            if item.method.original_function_name not in hidden
+        ]
 
     def get_urls(self) -> list[Any]:
         every = self.admin_site.admin_view(self.every_scheduler)
@@ -220,6 +255,25 @@ class LanguageModelAdmin(SiteModelAdmin):
         context = {**self.admin_site.each_context(request), "title": title, "scheduler": now}
         return TemplateResponse(request, "admin/scheduler.html", context)
 
+    @action(description="Profile again", icon="refresh", url_path="profile-again", permissions=["operate"])
+    def profile_again(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        model = self.object_or_404(request, object_id)
+        question = Question(
+            title=f"Measure anew whether speculation pays for {model}?",
+            meaning=[
+                "What was measured is forgotten, on every hardware and for every drafter. The next generations are "
+                "timed, a few rounds of each; their answers stay the same.",
+                "What runs is not disturbed.",
+            ],
+            submit="Profile again",
+        )
+
+        def forget(values: dict[str, Any]) -> str:
+            count = speculation_verdicts.profile_again(model=model, actor=actor_of(request))
+            return f"{count} verdict{'' if count == 1 else 's'} of {model} forgotten: it is profiled again."
+
+        return self.ask(request, model, question, forget)
+
     @action(
         description="Retire",
         icon="archive",
@@ -234,6 +288,7 @@ class LanguageModelAdmin(SiteModelAdmin):
             meaning=[
                 "It is no longer offered, and requests for it are refused. What runs or waits keeps it and may finish.",
                 "Adding it again on the command line offers it again.",
+                *_drafts_no_longer(model),
             ],
             submit="Retire the model",
             danger=True,

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from django import forms
+from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from accounts.formatting import EMPTY, memory_size, number
-from inference import language_models
-from inference.messages import Heartbeat, SchedulerSnapshot
-from inference.models import LanguageModel
+from inference import draft_models, language_models
+from inference.admin.drafter_words import drafter_name
+from inference.messages import Heartbeat, SchedulerSnapshot, SlotSnapshot
+from inference.models import DrafterKind, LanguageModel
 
 
 class SchedulerForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -28,6 +30,22 @@ class SchedulerForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = LanguageModel
         fields = language_models.SETTINGS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        draft_model = self.fields.get("draft_model")  # who may only look has no fields
+        if isinstance(draft_model, forms.ModelChoiceField):
+            draft_model.queryset = draft_models.candidates(self.instance)
+            draft_model.empty_label = "None"
+
+    def clean_draft_model(self) -> LanguageModel | None:
+        chosen: LanguageModel | None = self.cleaned_data["draft_model"]
+        drafts = self.cleaned_data.get("drafter") == DrafterKind.DRAFT_MODEL
+        if chosen is not None and drafts and chosen.pk != self.instance.draft_model_id:
+            objection = draft_models.objection(self.instance, chosen)
+            if objection is not None:
+                raise ValidationError(objection)
+        return chosen
 
     def clean(self) -> dict[str, Any] | None:
         cleaned = super().clean()
@@ -72,10 +90,31 @@ def _interval(snapshot: SchedulerSnapshot) -> str:
     return f"{number(snapshot.interval)} ticks" if snapshot.interval else "0: streams starve prompts"
 
 
+def _of_slot(value: Callable[[SlotSnapshot], str]) -> Callable[[Heartbeat], str]:
+    return _of_snapshot(lambda shot: value(shot.slot) if shot.slot is not None else "")
+
+
+def _whether_it_speculates(slot: SlotSnapshot) -> str:
+    match slot.state:
+        case "profiling":
+            return f"measuring: {slot.samples} generations timed"
+        case "settled":
+            gain = "" if slot.speedup is None else f", {slot.speedup:.2f} times as fast"
+            return f"{_VERDICTS.get(slot.verdict, slot.verdict)}{gain}"
+        case state:
+            return state.replace("_", " ")
+
+
+def _grant(slot: SlotSnapshot) -> str:
+    """Of the grant that runs: it keeps the budget that it began with."""
+    return f"{slot.holder.budget} rounds" if slot.holder is not None and slot.holder.budget else ""
+
+
 def _bytes(value: int, snapshot: SchedulerSnapshot) -> str:
     return memory_size(value) if snapshot.kv_budget else ""
 
 
+_VERDICTS: Final = {"enabled": "it pays", "declined": "it does not pay", "undecided": "too close to call"}
 _VALUES: Final[dict[str, Callable[[Heartbeat], str]]] = {
     "slots": lambda beat: number(beat.slots),
     "kv_budget_mib": _of_snapshot(lambda shot: _bytes(shot.kv_budget, shot)),
@@ -87,6 +126,10 @@ _VALUES: Final[dict[str, Callable[[Heartbeat], str]]] = {
     "itl_target": _of_snapshot(_slow_down),
     "lane_floor": _of_snapshot(lambda shot: "" if shot.lane_floor is None else str(shot.lane_floor)),
     "preemption": _of_snapshot(lambda shot: {None: "", True: "on", False: "off"}[shot.preemption]),
+    "speculation": _of_slot(_whether_it_speculates),
+    "drafter": _of_slot(lambda slot: drafter_name(slot.drafter)),
+    "draft_tokens": _of_slot(lambda slot: f"{slot.draft_length} tokens"),
+    "grant_rounds": _of_slot(_grant),
 }
 #: What a worker reads; the answers' length is the web's, which reads it with each request.
 FOLLOWED: Final = tuple(_VALUES)

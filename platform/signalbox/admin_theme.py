@@ -117,6 +117,7 @@ UNFOLD: dict[str, Any] = {
                     _page("Workers", "memory", "inference_worker"),
                     {**_page("Models", "deployed_code", "inference_languagemodel"), "active": _is_models},
                     _page("Published prefixes", "campaign", "inference_publishedprefix"),
+                    _page("Speculation verdicts", "query_stats", "inference_speculationverdict"),
                     {"title": "Chat", "icon": "chat", "link": reverse_lazy("chat")},
                 ],
             },

@@ -51,3 +51,22 @@ def test_a_tenant_is_renamed_closed_and_reopened_each_recorded_once() -> None:
         "tenant.close",
         "tenant.reopen",
     ]
+
+
+def test_nothing_is_learned_from_a_tenant_until_that_is_allowed() -> None:
+    tenant = tenants.create(name="Rail", slug="rail", actor=ACTOR)
+    assert not tenant.suffix_pool
+
+
+def test_a_tenant_is_learned_from_or_no_longer_each_recorded_once() -> None:
+    tenant = TenantFactory()
+    for learns in (True, True, False):
+        tenant = tenants.set_suffix_pool(tenant=tenant, suffix_pool=learns, actor=ACTOR)
+        assert tenant.suffix_pool == learns
+    events = list(AuditEvent.objects.order_by("sequence"))
+    assert [event.action for event in events] == ["tenant.set_suffix_pool"] * 2
+    assert [(event.before["suffix_pool"], event.after["suffix_pool"]) for event in events] == [
+        (False, True),
+        (True, False),
+    ]
+    assert events[0].tenant_id == tenant.id

@@ -10,9 +10,10 @@ import pytest
 
 from accounts.models import AuditEvent
 from accounts.principal import Actor
-from inference.engine.preparation.record import PreparedModel, read_prepared
+from inference.engine.preparation.record import FileRecord, PreparedModel, read_prepared
 from inference.language_models import UnknownLanguageModel, register, retire
-from inference.models import LanguageModel
+from inference.models import LanguageModel, SpeculationVerdict
+from tests.factories import SpeculationVerdictFactory
 from tests.inference.engine.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.django_db
@@ -63,6 +64,19 @@ def test_a_model_prepared_anew_keeps_its_schedule(prepared: PreparedModel) -> No
     assert event.before is not None
     assert event.after is not None
     assert (event.before["context_length"], event.after["context_length"]) == (512, 4096)
+
+
+def test_other_weights_under_a_name_are_measured_anew(prepared: PreparedModel) -> None:
+    model = register(prepared, actor=ACTOR)
+    SpeculationVerdictFactory(language_model=model)
+    SpeculationVerdictFactory(drafter="draft_model:offered")
+    kept = SpeculationVerdictFactory(drafter="draft_model:offered-too")
+    register(prepared, actor=ACTOR)
+    assert SpeculationVerdict.objects.count() == 3
+    [name, *_] = prepared.record.files
+    files = {**prepared.record.files, name: FileRecord(size_bytes=1, sha256="f" * 64)}
+    register(replace(prepared, record=msgspec.structs.replace(prepared.record, files=files)), actor=ACTOR)
+    assert SpeculationVerdict.objects.get() == kept
 
 
 def test_a_retired_model_stays_a_row_and_can_come_back(prepared: PreparedModel) -> None:

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
 from structlog.testing import capture_logs
 
 from accounts.models import AuditEvent
 from inference import scheduler_settings
 from inference.language_models import change_settings
-from inference.models import LanguageModel
-from inference.scheduler_settings import SchedulerSettings, settings_of
+from inference.models import DrafterKind, LanguageModel, Speculation
+from inference.scheduler_settings import SchedulerSettings, SpeculationSettings, settings_of
+from inference.scheduling.speculation import SpeculationMode
 from inference.scheduling.tick import PrefillLimits
 from tests.factories import ACTOR, LanguageModelFactory
 
@@ -30,6 +32,12 @@ SETTINGS: dict[str, Any] = {
     "itl_target": None,
     "lane_floor": 4,
     "preemption": True,
+    "speculation": "measured",
+    "drafter": "suffix_pool",
+    "draft_model": None,
+    "draft_tokens": 4,
+    "grant_rounds": 8,
+    "speculate_undecided": True,
     "default_max_tokens": 1024,
 }
 
@@ -47,6 +55,19 @@ def test_a_new_model_is_scheduled_fairly() -> None:
     assert (FAIR.kv_budget_bytes, FAIR.prefix_cache_bytes) == (None, None)
 
 
+def test_a_new_model_speculates_where_it_was_measured_to_pay_and_everybody_gets_a_turn() -> None:
+    assert FAIR.speculation == SpeculationSettings(
+        mode=SpeculationMode.MEASURED,
+        drafter=DrafterKind.SUFFIX_POOL,
+        draft_model=None,
+        draft_model_dir=None,
+        draft_tokens=4,
+        grant_rounds=8,
+        speculate_undecided=True,
+    )
+    assert FAIR.speculation.drafter_key == "suffix_pool"
+
+
 def test_settings_are_what_the_operator_set_in_the_scheduler_s_units() -> None:
     model = LanguageModel(
         name="m",
@@ -60,8 +81,16 @@ def test_settings_are_what_the_operator_set_in_the_scheduler_s_units() -> None:
         itl_target=1.5,
         lane_floor=2,
         preemption=False,
+        speculation="on",
+        drafter="draft_model",
+        draft_model=LanguageModel(name="small", directory="models/small"),
+        draft_tokens=16,
+        grant_rounds=0,
+        speculate_undecided=False,
     )
-    assert settings_of(model) == SchedulerSettings(
+    settings = settings_of(model)
+    assert settings.speculation.drafter_key == "draft_model:small"
+    assert settings == SchedulerSettings(
         slots=3,
         limits=PrefillLimits(chunk_tokens=64, interval=9),
         longest_stall_ms=200,
@@ -71,6 +100,15 @@ def test_settings_are_what_the_operator_set_in_the_scheduler_s_units() -> None:
         prefix_cache_bytes=0,
         preemption=False,
         lane_floor=2,
+        speculation=SpeculationSettings(
+            mode=SpeculationMode.ON,
+            drafter=DrafterKind.DRAFT_MODEL,
+            draft_model="small",
+            draft_model_dir="models/small",
+            draft_tokens=16,
+            grant_rounds=0,
+            speculate_undecided=False,
+        ),
     )
 
 
@@ -93,6 +131,15 @@ def test_settings_are_what_the_operator_set_in_the_scheduler_s_units() -> None:
         ("itl_target", float("inf")),
         ("lane_floor", 0),
         ("preemption", "perhaps"),
+        ("speculation", "sometimes"),
+        ("speculation", ""),
+        ("drafter", "oracle"),
+        ("drafter", "draft_model"),
+        ("draft_tokens", 0),
+        ("draft_tokens", 17),
+        ("grant_rounds", -1),
+        ("grant_rounds", 257),
+        ("speculate_undecided", "perhaps"),
     ],
 )
 def test_what_cannot_be_used_becomes_the_fair_default_and_is_logged_once(setting: str, value: Any) -> None:
@@ -101,7 +148,25 @@ def test_what_cannot_be_used_becomes_the_fair_default_and_is_logged_once(setting
             assert settings_of(LanguageModel(name="m", **{setting: value})) == FAIR
     [entry] = logs
     assert (entry["event"], entry["log_level"]) == ("scheduler_setting_unusable", "error")
-    assert (entry["model"], entry["setting"], entry["value"]) == ("m", setting, repr(value))
+    if value != "draft_model":  # which can be used; that no draft model is named cannot
+        assert (entry["model"], entry["setting"], entry["value"]) == ("m", setting, repr(value))
+
+
+def test_a_draft_model_that_cannot_draft_is_replaced_by_the_default_drafter_and_never_by_none() -> None:
+    retired = LanguageModel(name="small", retired_at=timezone.now())
+    itself = LanguageModel(name="m", drafter="draft_model")
+    itself.draft_model = itself
+    for model in (LanguageModel(name="m", drafter="draft_model", draft_model=retired), itself):
+        with capture_logs() as logs:
+            assert settings_of(model) == FAIR
+        [entry] = logs
+        assert (entry["setting"], entry["used"]) == ("draft_model", "'suffix_pool'")
+
+
+def test_no_drafter_and_no_speculation_are_what_an_operator_may_choose() -> None:
+    with capture_logs() as logs:
+        settings = settings_of(LanguageModel(name="m", drafter="", speculation="off")).speculation
+    assert (settings.drafter, settings.mode, logs) == (DrafterKind.NONE, SpeculationMode.OFF, [])
 
 
 def test_an_unusable_target_does_not_fall_back_to_starving_prompts() -> None:
@@ -177,6 +242,11 @@ def test_the_database_takes_a_draft_model_where_it_drafts_only_and_never_the_mod
         ({"itl_target": 1.0}, "itl_target"),
         ({"kv_budget_mib": 10, "prefix_cache_mib": 11}, "prefix_cache_mib"),
         ({"prefill_interval": 0}, "prefill_interval"),
+        ({"speculation": "sometimes"}, "speculation"),
+        ({"drafter": "oracle"}, "drafter"),
+        ({"drafter": "draft_model"}, "draft_model"),
+        ({"draft_tokens": 17}, "draft_tokens"),
+        ({"grant_rounds": 257}, "grant_rounds"),
     ],
 )
 def test_a_refused_change_changes_and_records_nothing(changes: dict[str, Any], field: str) -> None:
@@ -199,3 +269,7 @@ def test_a_confirmed_starvation_is_recorded_like_any_change() -> None:
     event = AuditEvent.objects.get()
     assert event.after is not None
     assert event.after["prefill_interval"] == 0
+
+
+def test_the_rows_and_the_rules_have_the_same_modes() -> None:
+    assert Speculation.values == [mode.value for mode in SpeculationMode]

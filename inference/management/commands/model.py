@@ -12,7 +12,7 @@ from django.db.models import Field
 
 from accounts.actors import command_actor
 from accounts.tenancy import every_tenant
-from inference import language_models
+from inference import language_models, speculation_verdicts
 from inference.engine.preparation import (
     Advance,
     PreparationError,
@@ -72,14 +72,14 @@ class Command(BaseCommand):
         schedule.add_argument("name")
         for setting in language_models.SETTINGS:
             field = LanguageModel._meta.get_field(setting)
-            schedule.add_argument(
-                f"--{setting.replace('_', '-')}",
-                metavar="VALUE",
-                help=f"{str(getattr(field, 'help_text', '')).replace('%', '%%')} (`none` where nothing is to be set)",
-            )
+            schedule.add_argument(f"--{setting.replace('_', '-')}", metavar="VALUE", help=_help_of(field))
         schedule.add_argument(
             "--may-starve-prompts", action="store_true", help="Confirms a prefill interval of 0."
         )
+        profile = verbs.add_parser(
+            "profile", help="Forget whether speculation pays for a model: its workers measure anew."
+        )
+        profile.add_argument("name")
         check = verbs.add_parser("verify", help="Compare a prepared model's files with their checksums.")
         check.add_argument("name")
         remove = verbs.add_parser("remove", help="Offer a model no longer and delete its prepared files.")
@@ -95,6 +95,8 @@ class Command(BaseCommand):
                 self._list()
             elif verb == "schedule":
                 self._schedule(options)
+            elif verb == "profile":
+                self._profile(options["name"])
             elif verb == "verify":
                 self._verify(options["name"])
             else:
@@ -135,15 +137,12 @@ class Command(BaseCommand):
             self.stdout.write("No model was added yet. `manage.py model add --help` tells how.")
 
     def _schedule(self, options: dict[str, Any]) -> None:
-        model = LanguageModel.objects.filter(name=options["name"]).first()
-        if model is None:
-            self._unknown(options["name"])
+        model = self._named(options["name"])
         given = {name: options[name] for name in language_models.SETTINGS if options[name] is not None}
         values = {name: getattr(model, name) for name in language_models.SETTINGS} | given
         try:
             for name in given:
-                field = cast("Field[Any, Any]", LanguageModel._meta.get_field(name))
-                values[name] = field.to_python(None if given[name] == "none" else given[name])
+                values[name] = self._read(name, given[name])
             if given:
                 model = language_models.change_settings(
                     model=model,
@@ -155,7 +154,23 @@ class Command(BaseCommand):
             raise CommandError(" ".join(error.messages)) from error
         for name in language_models.SETTINGS:
             value = getattr(model, name)
-            self.stdout.write(f"{name:22} {'-' if value is None else value}")
+            self.stdout.write(f"{name:22} {'-' if value in (None, '') else value}")
+
+    def _read(self, setting: str, text: str) -> Any:
+        if setting == "draft_model":
+            return None if text == "none" else self._named(text)
+        field = cast("Field[Any, Any]", LanguageModel._meta.get_field(setting))
+        return field.to_python(text if text != "none" else None if field.null else "")
+
+    def _profile(self, name: str) -> None:
+        count = speculation_verdicts.profile_again(
+            model=self._named(name), actor=command_actor("model profile")
+        )
+        self.stdout.write(
+            f"{count} verdict{'' if count == 1 else 's'} of {name} forgotten: it is profiled again."
+            if count
+            else f"Nothing was measured for {name} yet."
+        )
 
     def _verify(self, name: str) -> None:
         prepared = read_prepared(model_directory(configuration().models_dir, name))
@@ -182,6 +197,12 @@ class Command(BaseCommand):
         files = "its files are deleted" if removed else "its files stay" if keep_files else "it had no files"
         self.stdout.write(f"{name} is no longer offered, and {files}.")
 
+    def _named(self, name: str) -> LanguageModel:
+        model = LanguageModel.objects.filter(name=name).first()
+        if model is None:
+            self._unknown(name)
+        return model
+
     def _unknown(self, name: str) -> NoReturn:
         known = ", ".join(LanguageModel.objects.values_list("name", flat=True)) or "none"
         raise CommandError(f"There is no model named {name!r}. Known models: {known}.")
@@ -199,6 +220,18 @@ class Command(BaseCommand):
             desc=label, total=total_bytes, unit="B", unit_scale=True, leave=True, file=sys.stderr
         ) as bar:
             yield bar.update
+
+
+def _help_of(field: Any) -> str:
+    """A setting's meaning, and what may be given for it."""
+    choices = [value or "none" for value, _ in field.choices or ()]
+    if choices:
+        told = f"One of {', '.join(choices)}."
+    elif field.is_relation:
+        told = "A model's name, or none."
+    else:
+        told = "(`none` where nothing is to be set)" if field.null else ""
+    return f"{field.help_text} {told}".strip().replace("%", "%%")
 
 
 def _describe(prepared: PreparedModel) -> str:

@@ -51,17 +51,6 @@ def test_a_new_member_is_a_member_unless_more_is_chosen(as_operator: Client) -> 
     assert '<option value="owner" selected>' not in page
 
 
-def test_what_does_nothing_yet_is_not_offered(as_operator: Client) -> None:
-    with every_tenant("test"):
-        entitlement = EntitlementFactory()
-    for url in (
-        _url("entitlement_add"),
-        _url("entitlement_change", entitlement.pk),
-        _url("entitlement_changelist"),
-    ):
-        assert "speculat" not in as_operator.get(url).content.decode().lower()
-
-
 @pytest.mark.parametrize(
     ("model", "name"),
     [
@@ -125,6 +114,20 @@ def test_a_tenant_is_renamed_closed_and_reopened(as_operator: Client) -> None:
     assert _actions() == ["tenant.rename", "tenant.close", "tenant.reopen"]
 
 
+def test_learning_from_a_tenant_is_switched_on_its_page_which_says_what_is_kept(as_operator: Client) -> None:
+    tenant = TenantFactory(name="Rail")
+    page = as_operator.get(_url("tenant_change", tenant.pk)).content.decode()
+    assert "which can be read as text" in page
+    assert "manage.py pool forget" in page
+    save(as_operator, _url("tenant_change", tenant.pk), {"name": "Rail", "suffix_pool": "on"})
+    tenant.refresh_from_db()
+    assert tenant.suffix_pool
+    save(as_operator, _url("tenant_change", tenant.pk), {"name": "Railway"})
+    tenant.refresh_from_db()
+    assert (tenant.name, tenant.suffix_pool) == ("Railway", False)
+    assert _actions() == ["tenant.set_suffix_pool", "tenant.rename", "tenant.set_suffix_pool"]
+
+
 def test_a_tenant_s_page_leads_to_its_first_key_member_and_lane(as_operator: Client) -> None:
     tenant = TenantFactory()
     for name, model in (("new_key", "apikey"), ("grant", "entitlement"), ("add_member", "membership")):
@@ -137,7 +140,7 @@ def test_a_tenant_s_page_leads_to_its_first_key_member_and_lane(as_operator: Cli
 
 def test_an_entitlement_is_granted_changed_and_ended(as_operator: Client) -> None:
     tenant = TenantFactory()
-    grant = {"tenant": tenant.pk, "lane": "high", "weight": 3, "reason": "launch"}
+    grant = {"tenant": tenant.pk, "lane": "high", "weight": 3, "speculation": "on", "reason": "launch"}
     as_operator.post(_url("entitlement_add"), grant)
     with every_tenant("test"):
         entitlement = Entitlement.objects.get()
@@ -148,7 +151,7 @@ def test_an_entitlement_is_granted_changed_and_ended(as_operator: Client) -> Non
     as_operator.post(_url("entitlement_end", entitlement.pk))
     with every_tenant("test"):
         entitlement.refresh_from_db()
-    assert (entitlement.weight, entitlement.speculation) == (5, True)
+    assert (entitlement.weight, entitlement.speculation) == (5, False)
     assert entitlement.ended_at is not None
     assert _actions() == ["entitlement.grant", "entitlement.change", "entitlement.end"]
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from accounts.models import AuditEvent
 from inference import language_models
 from inference.dispatch import heartbeats
-from inference.messages import Heartbeat
+from inference.messages import Heartbeat, SlotHolder, SlotSnapshot
 from inference.models import LanguageModel
 from signalbox import store
 from tests.factories import LanguageModelFactory
+from tests.fixtures.admin import save
 from tests.heartbeats import make_heartbeat, make_snapshot
+from tests.inference.engine.tiny_model import make_tiny_model
 
 #: What a browser sends for a new model that nobody has touched; an unticked box is not sent.
 UNTOUCHED = {
@@ -31,6 +35,12 @@ UNTOUCHED = {
     "itl_target": "",
     "lane_floor": "4",
     "preemption": "on",
+    "speculation": "measured",
+    "drafter": "suffix_pool",
+    "draft_model": "",
+    "draft_tokens": "4",
+    "grant_rounds": "8",
+    "speculate_undecided": "on",
     "default_max_tokens": "1024",
 }
 
@@ -40,7 +50,7 @@ def _page(model: LanguageModel) -> str:
 
 
 def _save(client: Client, model: LanguageModel, **changes: Any) -> Any:
-    return client.post(_page(model), {**UNTOUCHED, **changes})
+    return save(client, _page(model), {**UNTOUCHED, **changes})
 
 
 def _errors(answer: Any) -> dict[str, list[str]]:
@@ -87,14 +97,20 @@ def test_every_setting_is_changed_and_audited_with_what_it_was(as_operator: Clie
         "prefill_interval": 2,
         "itl_target": 1.5,
         "lane_floor": 8,
+        "speculation": "on",
+        "drafter": "",
+        "draft_tokens": 3,
+        "grant_rounds": 0,
         "default_max_tokens": 256,
     }
-    answer = as_operator.post(_page(model), values)  # without preemption: its box is not ticked
+    answer = save(as_operator, _page(model), values)  # boxes that are not ticked are not sent
     assert answer.status_code == 302, _errors(answer)
     model.refresh_from_db()
     assert {name: getattr(model, name) for name in language_models.SETTINGS} == {
         **values,
         "preemption": False,
+        "draft_model": None,
+        "speculate_undecided": False,
     }
     event = AuditEvent.objects.get()
     assert (event.action, event.actor_name) == ("scheduler_settings.change", "operator")
@@ -121,6 +137,11 @@ def test_every_setting_is_changed_and_audited_with_what_it_was(as_operator: Clie
         {"prefix_cache_mib": -1},
         {"lane_floor": 0},
         {"lane_floor": 65},
+        {"speculation": "sometimes"},
+        {"drafter": "oracle"},
+        {"draft_tokens": 0},
+        {"draft_tokens": 17},
+        {"grant_rounds": 257},
         {"default_max_tokens": 0},
     ],
 )
@@ -171,7 +192,7 @@ def test_starving_prompts_is_warned_of_as_long_as_it_holds(as_operator: Client) 
 def test_beside_each_setting_stands_what_the_workers_use(as_operator: Client, valkey: redis.Redis) -> None:
     model = LanguageModelFactory()
     page = as_operator.get(_page(model))
-    assert page.content.decode().count("no worker runs") == 10
+    assert page.content.decode().count("no worker runs") == 14
 
     heartbeats.beat(valkey, _beat(model))
     heartbeats.beat(valkey, _beat(LanguageModelFactory(), "b" * 32, chunk=4096))
@@ -191,6 +212,53 @@ def test_beside_each_setting_stands_what_the_workers_use(as_operator: Client, va
 
     heartbeats.beat(valkey, _beat(model, "c" * 32, chunk=128))
     assert ">64 tokens, 128 tokens<" in as_operator.get(_page(model)).content.decode()
+
+
+def test_beside_speculation_stands_what_the_workers_measured(
+    as_operator: Client, valkey: redis.Redis
+) -> None:
+    model = LanguageModelFactory()
+    holder = SlotHolder(generation="g", tenant="t", lane="normal", budget=6)
+    slot = SlotSnapshot(
+        holder=holder, drafter="suffix_pool", draft_length=3, state="settled", verdict="declined", speedup=0.9
+    )
+    heartbeats.beat(valkey, _beat(model, slot=slot))
+    text = as_operator.get(_page(model)).content.decode()
+    for value in ("it does not pay, 0.90 times as fast", "Suffix pool", "3 tokens", "6 rounds"):
+        assert f">{value}<" in text
+    heartbeats.beat(valkey, _beat(model, slot=SlotSnapshot(state="profiling", samples=2)))
+    assert ">measuring: 2 generations timed<" in as_operator.get(_page(model)).content.decode()
+
+
+def test_a_draft_model_of_the_same_vocabulary_is_chosen_and_another_is_refused_at_its_field(
+    as_operator: Client, tmp_path: Path
+) -> None:
+    model, small, foreign = (
+        LanguageModelFactory(name=name, directory=str(make_tiny_model(tmp_path / name)))
+        for name in ("large", "small", "foreign")
+    )
+    file = tmp_path / "foreign" / "tokenizer.json"
+    file.write_text(file.read_text().replace("<|im_end|>", "<|eot_id|>"))
+    [message] = _errors(_save(as_operator, model, drafter="draft_model", draft_model=foreign.pk))[
+        "draft_model"
+    ]
+    assert "foreign has another vocabulary than large" in message
+    [message] = _errors(_save(as_operator, model, drafter="draft_model"))["draft_model"]
+    assert message == "Choose the model that guesses, or another drafter."
+    [message] = _errors(_save(as_operator, model, draft_model=small.pk))["draft_model"]
+    assert message == "The drafter is not a draft model: choose that one, or name no model here."
+    assert _save(as_operator, model, drafter="draft_model", draft_model=small.pk).status_code == 302
+    model.refresh_from_db()
+    assert model.draft_model == small
+    retiring = as_operator.get(reverse("admin:inference_languagemodel_retire", args=(small.pk,)))
+    assert "It no longer drafts for large" in retiring.content.decode()
+
+
+def test_retired_models_and_the_model_itself_are_not_offered_as_draft_models(as_operator: Client) -> None:
+    model, other = LanguageModelFactory(), LanguageModelFactory()
+    LanguageModelFactory(retired_at=timezone.now())
+    choices = as_operator.get(_page(model)).context["adminform"].form.fields["draft_model"].queryset
+    assert list(choices) == [other]
 
 
 def test_the_form_works_while_valkey_is_away(as_operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 from accounts.models import AuditEvent
 from inference.models import LanguageModel
 from signalbox.configuration import ROOT, configuration
-from tests.factories import GenerationFactory, LanguageModelFactory
+from tests.factories import GenerationFactory, LanguageModelFactory, SpeculationVerdictFactory
 from tests.inference.engine.preparation.tiny_gguf import write_gguf
 from tests.inference.engine.tiny_model import make_tiny_model
 
@@ -70,12 +70,34 @@ def test_scheduling_changes_what_is_named_and_says_how_it_is_now() -> None:
     assert event.after["kv_budget_mib"] is None
 
 
+def test_speculation_is_scheduled_by_names(tmp_path: Path) -> None:
+    for name in ("tiny", "small"):
+        LanguageModelFactory(name=name, directory=str(make_tiny_model(tmp_path / name)))
+    out = model("schedule", "tiny", "--drafter=draft_model", "--draft-model=small", "--speculation=on")
+    assert "draft_model            small" in out
+    assert "drafter                draft_model" in out
+    out = model("schedule", "tiny", "--drafter=none", "--draft-model=none", "--grant-rounds=0")
+    row = LanguageModel.objects.get(name="tiny")
+    assert (row.drafter, row.draft_model, row.speculation, row.grant_rounds) == ("", None, "on", 0)
+    assert "drafter                -" in out
+
+
+def test_a_model_is_profiled_again() -> None:
+    SpeculationVerdictFactory(language_model=LanguageModelFactory(name="tiny"))
+    assert model("profile", "tiny") == "1 verdict of tiny forgotten: it is profiled again.\n"
+    assert model("profile", "tiny") == "Nothing was measured for tiny yet.\n"
+    assert AuditEvent.objects.get().action == "language_model.profile_again"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--slots", "0"), "greater than or equal to 1"),
         (("--slots", "few"), "integer"),
         (("--prefill-interval", "0"), "starve"),
+        (("--speculation", "sometimes"), "not a valid choice"),
+        (("--drafter", "draft_model"), "Choose the model that guesses"),
+        (("--draft-model", "nobody"), "There is no model named 'nobody'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_in_one_line(arguments: tuple[str, str], words: str) -> None:
@@ -109,6 +131,7 @@ def test_a_model_that_is_waited_for_keeps_its_files(gguf_file: Path) -> None:
         (["add", "/etc"], "it has no config.json"),
         (["add", "/etc/hostname"], "neither a GGUF file nor a wheel"),
         (["verify", "nothing"], "holds no prepared model"),
+        (["profile", "nothing"], "There is no model named 'nothing'"),
         (["remove", "nothing"], "There is no model named 'nothing'"),
         (["verify", "../up"], "cannot be a model's id"),
     ],
