@@ -39,6 +39,7 @@ def main() -> None:
         for repeat in range(arguments.repeats + 1):
             for arm in arms if repeat else arms[1:2]:  # the first is a warm-up
                 run = _run(platform, key, arm, arguments)
+                print(f"{arm}: first token {run.first_token_s[0]:.1f} s", file=sys.stderr, flush=True)
                 if repeat:
                     runs[arm].append(run)
     print(f"chunk {arguments.chunk}, prompt {arguments.prompt_tokens} tokens, {arguments.repeats} repeats\n")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,6 +60,12 @@ def main() -> None:
         for _ in range(arguments.repeats):
             for arm, run in arms.items():
                 runs[arm].append(run())
+                seen = runs[arm][-1]
+                print(
+                    f"{arm}: longest gap {seen.longest_gap_s:.2f} s, first token {max(seen.first_token_s):.1f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
     print("| arm | longest gap, s | TTFT of the last prompt, s | ITL quiet → admitting, mean ms |")
     print("| --- | --- | --- | --- |")
     for arm, measured in runs.items():

@@ -26,6 +26,15 @@ class Counters:
     debt: float
     decode_seconds: float
     prefill_seconds: float
+    speculative_ticks: float
+    speculative_seconds: float
+    speculative_rounds: float
+    rotations: float
+    #: Tokens a second with speculation over those without, as measured; 0: not yet.
+    speculation_gain: float
+    #: Whether the slot admits anybody.
+    speculation_on: float
+    grant_rounds: float
     #: What the worker schedules by at the moment.
     chunk: float
     interval: float
@@ -41,6 +50,13 @@ class Counters:
             self.debt,
             self.decode_seconds - earlier.decode_seconds,
             self.prefill_seconds - earlier.prefill_seconds,
+            self.speculative_ticks - earlier.speculative_ticks,
+            self.speculative_seconds - earlier.speculative_seconds,
+            self.speculative_rounds - earlier.speculative_rounds,
+            self.rotations - earlier.rotations,
+            self.speculation_gain,
+            self.speculation_on,
+            self.grant_rounds,
             self.chunk,
             self.interval,
         )
@@ -72,6 +88,13 @@ def read(platform: Platform) -> Counters:
         debt=value("prefill_debt_tokens"),
         decode_seconds=value("tick_seconds_total", action="decode"),
         prefill_seconds=value("tick_seconds_total", action="prefill"),
+        speculative_ticks=value("ticks_total", action="speculate"),
+        speculative_seconds=value("tick_seconds_total", action="speculate"),
+        speculative_rounds=value("speculative_rounds_total"),
+        rotations=value("slot_rotations_total"),
+        speculation_gain=value("speculation_gain_ratio"),
+        speculation_on=value("speculation_on"),
+        grant_rounds=value("slot_grant_rounds"),
         chunk=value("prefill_chunk_limit_tokens"),
         interval=value("prefill_interval_ticks"),
     )
@@ -91,4 +114,19 @@ def scheduled(platform: Platform, model: str, *, chunk: int, interval: int) -> N
     while (now := read(platform)) and (now.chunk, now.interval) != (chunk, interval):
         if time.monotonic() > deadline:
             raise RuntimeError(f"the worker still schedules by chunk {now.chunk}, interval {now.interval}")
+        time.sleep(_BEAT_S / 4)
+
+
+def speculates(platform: Platform, model: str, mode: str, grant_rounds: int = 8) -> None:
+    """Have the worker speculate by ``mode``. Raises ``RuntimeError`` if it does not within 30 s."""
+    platform.schedule(model, speculation=mode, grant_rounds=grant_rounds)
+    deadline = time.monotonic() + 30.0
+    while (now := read(platform)) and (now.speculation_on > 0, now.grant_rounds) != (
+        mode != "off",
+        grant_rounds,
+    ):
+        if time.monotonic() > deadline:
+            raise RuntimeError(
+                f"the worker does not speculate by {mode!r} with {grant_rounds} rounds a grant"
+            )
         time.sleep(_BEAT_S / 4)

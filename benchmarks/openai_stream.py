@@ -18,6 +18,9 @@ class StreamTiming:
     arrivals: tuple[float, ...]
     completion_tokens: int
     text: str
+    #: Drafted tokens that became part of the answer, and those that did not.
+    accepted_tokens: int = 0
+    rejected_tokens: int = 0
 
     @property
     def time_to_first_token(self) -> float:
@@ -37,24 +40,31 @@ class OpenStream:
         self.arrivals: list[float] = []
         self.text: list[str] = []
         self.completion_tokens = 0
+        self.accepted_tokens = self.rejected_tokens = 0
         self._port = port
         self._reader = reader
         self._writer = writer
 
     @classmethod
     async def start(
-        cls, port: int, model: str, messages: list[dict[str, str]], max_tokens: int, api_key: str = "none"
+        cls,
+        port: int,
+        model: str,
+        messages: list[dict[str, str]],
+        max_tokens: int,
+        api_key: str = "none",
+        tier: str | None = None,
     ) -> Self:
-        body = json.dumps(
-            {
-                "model": model,
-                "messages": messages,
-                "max_tokens": max_tokens,
-                "temperature": 0,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-            }
-        ).encode()
+        """``tier``: a service tier to ask for; None, the key's own."""
+        asked = {
+            "model": model,
+            "messages": messages,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        body = json.dumps(asked if tier is None else {**asked, "service_tier": tier}).encode()
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {api_key}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -87,12 +97,22 @@ class OpenStream:
         """What was seen, at the end. Raises ``RuntimeError`` where there was no text or no usage."""
         if not self.arrivals or not self.completion_tokens:
             raise RuntimeError(f"the stream from port {self._port} ended without text or usage")
-        return StreamTiming(self.sent, tuple(self.arrivals), self.completion_tokens, "".join(self.text))
+        return StreamTiming(
+            self.sent,
+            tuple(self.arrivals),
+            self.completion_tokens,
+            "".join(self.text),
+            self.accepted_tokens,
+            self.rejected_tokens,
+        )
 
     def _take(self, arrived: float, line: bytes) -> None:
         event = json.loads(line.removeprefix(b"data: "))
         if event.get("usage"):
             self.completion_tokens = event["usage"]["completion_tokens"]
+            details = event["usage"].get("completion_tokens_details") or {}
+            self.accepted_tokens = details.get("accepted_prediction_tokens") or 0
+            self.rejected_tokens = details.get("rejected_prediction_tokens") or 0
         for choice in event.get("choices", ()):
             if piece := choice["delta"].get("content"):
                 self.arrivals.append(arrived)

@@ -24,6 +24,18 @@ ROOT = Path(__file__).resolve().parents[1]
 _READY_TIMEOUT_S = 300.0
 _ENV = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'platform'}", "PYTHONUNBUFFERED": "1"}
 
+_FORBID_SPECULATION = """
+from accounts import entitlements
+from accounts.actors import command_actor
+from accounts.models import Entitlement
+from accounts.tenancy import every_tenant
+with every_tenant("a benchmark's own installation"):
+    standing = Entitlement.objects.get(tenant__slug="default", lane__name="{lane}", ended_at=None)
+entitlements.change(
+    entitlement=standing, weight=standing.weight, speculation=False, reason="benchmark", actor=command_actor("shell")
+)
+"""
+
 
 def free_port() -> int:
     with socket.socket() as listener:
@@ -57,6 +69,10 @@ class Platform:
             for name, value in settings.items()
         ]
         self.manage("model", "schedule", model, "--may-starve-prompts", *options)
+
+    def forbid_speculation(self, lane: str) -> None:
+        """Take the default tenant's right to speculate in ``lane`` away."""
+        self.manage("shell", "--command", _FORBID_SPECULATION.format(lane=lane))
 
     def key(self) -> str:
         """A new API key of the default tenant."""

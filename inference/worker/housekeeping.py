@@ -15,6 +15,7 @@ from inference.models import LanguageModel, Worker
 from inference.scheduler_settings import SchedulerSettings, settings_of
 from inference.worker.published_watch import PublishedWatch
 from inference.worker.threads import Job, JobThread
+from inference.worker.verdict_watch import VerdictWatch
 
 _log = structlog.get_logger(__name__)
 
@@ -29,11 +30,14 @@ _LAST_SEEN_S: Final = 10.0
 class SettingsWatch:
     """Follows the operator's settings of the worker's model.
 
-    ``apply`` is called with settings that differ from the last, between two readings.
+    ``apply`` is called with settings that differ from the last, and the last, between two readings.
     """
 
     def __init__(
-        self, model_id: UUID, known: SchedulerSettings, apply: Callable[[SchedulerSettings], object]
+        self,
+        model_id: UUID,
+        known: SchedulerSettings,
+        apply: Callable[[SchedulerSettings, SchedulerSettings], object],
     ) -> None:
         self.current = known
         self._model_id = model_id
@@ -44,13 +48,18 @@ class SettingsWatch:
         settings = settings_of(LanguageModel.objects.get(id=self._model_id))
         if settings == self.current:
             return
-        self.current = settings
-        self._apply(settings)
+        earlier, self.current = self.current, settings
+        self._apply(settings, earlier)
         _log.info("scheduler_settings_changed", **asdict(settings))
 
 
 def housekeeping_thread(
-    worker_id: UUID, settings: SettingsWatch, published: PublishedWatch, sweep_s: float
+    worker_id: UUID,
+    settings: SettingsWatch,
+    published: PublishedWatch,
+    verdicts: VerdictWatch,
+    save_pools: Callable[[], object],
+    sweep_s: float,
 ) -> JobThread:
     """The thread of all this. The first round is at once: a worker that starts sweeps first."""
     workers = Worker.objects.filter(id=worker_id)
@@ -62,6 +71,8 @@ def housekeeping_thread(
             Job("expire_overdue", sweep_s, recovery.expire_overdue),
             Job("settings", _SETTINGS_S, settings),
             Job("published_prefixes", _SETTINGS_S, published),
+            Job("verdicts", _SETTINGS_S, verdicts),
+            Job("pools", _SETTINGS_S, save_pools),
             Job("last_seen", _LAST_SEEN_S, lambda: workers.update(last_seen_at=timezone.now())),
         ],
     )

@@ -6,6 +6,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -24,11 +25,25 @@ from inference.worker.holdings import Holdings
 from inference.worker.kv_memory import KvMemory
 from inference.worker.metrics import Fault, Stage, WorkerMetrics
 from inference.worker.outbox import Outbox
+from inference.worker.pace import Pace
 from inference.worker.progress import Progress
-from inference.worker.requests import Admit, Cancel, Drain, Drop, MakeRoom, Publish, Reconfigure, Request
-from inference.worker.room_making import room_for
+from inference.worker.requests import (
+    Admit,
+    Cancel,
+    Drain,
+    Drop,
+    MakeRoom,
+    Publish,
+    Reconfigure,
+    Request,
+    Rule,
+    UseDrafter,
+)
+from inference.worker.room_making import room_for, victims_of
 from inference.worker.roster import Roster
 from inference.worker.sequences import TOO_LARGE, RunningSequence, failed_end
+from inference.worker.slot import SpeculativeSlot
+from inference.worker.speculation_profile import SpeculationProfile
 from inference.worker.tick_account import TickAccount
 from inference.worker.timeline import RunTimeline
 
@@ -53,6 +68,16 @@ class LoopEnd(StrEnum):
     BACKEND_FAILED = "backend_failed"
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A decision; what is prefilled if it is that, in ``padded`` tokens; and the ledger to keep then."""
+
+    decision: TickDecision
+    chosen: Sequence[RunningSequence]
+    padded: int
+    ledger: PrefillLedger
+
+
 class TickLoop:
     """Runs every admitted generation, tick by tick. All methods but ``ask`` belong to the engine's thread.
 
@@ -69,6 +94,7 @@ class TickLoop:
         progress: Progress,
         memory: KvMemory,
         settings: SchedulerSettings,
+        profile: SpeculationProfile,
     ) -> None:
         self._engine = engine
         self._client = client
@@ -78,14 +104,23 @@ class TickLoop:
         self._progress = progress
         self._memory = memory
         self.roster: Final = Roster(engine)
-        self._account = TickAccount(engine, self.roster, holdings, memory, metrics, settings)
+        self._pace = pace = Pace()
+        self._slot = SpeculativeSlot(engine, self.roster, metrics, pace, profile, settings.speculation)
+        self._account = TickAccount(
+            engine, self.roster, self._slot, holdings, memory, metrics, pace, settings
+        )
         self.board: Final = self._account.board
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._admissions = 0
         self._last = TickDecision(Action.IDLE, 0, speculative_yielded=False, slice_prompt_last=False)
         self._ledger = PrefillLedger()
-        self._failed_steps = {Action.PREFILL: 0, Action.DECODE: 0}
+        self._failed_steps = {Action.PREFILL: 0, Action.DECODE: 0, Action.SPECULATE: 0}
         self._deadline: float | None = None
+
+    @property
+    def batch_cost(self) -> float | None:
+        """What one more row adds to a decode tick, as a share of a tick of one row, as measured. For any thread."""
+        return self._pace.batch_cost
 
     def ask(self, request: Request) -> None:
         """Have it carried out before the next tick. For any thread."""
@@ -105,31 +140,20 @@ class TickLoop:
         """Carry out requests, then one tick: decide, act, publish."""
         while not self._requests.empty():
             self._carry_out(self._requests.get_nowait())
-        parked, chosen, ledger = self.roster.parked_prompts(), tuple[int, ...](), self._ledger
-        if parked:
-            chosen, ledger = pick_prefill(
-                parked, self._ledger, self._account.limits.chunk_tokens, self._account.settings.lane_floor
-            )
-        padded = padded_tokens(parked, chosen, self._account.limits.chunk_tokens)
-        self._last = decision = decide_tick(
-            TickState(
-                decoding=self.roster.decoding_rows,
-                prefills=len(parked),
-                next_prefill_tokens=padded,
-                limits=self._account.limits,
-                prefill_debt=self._last.prefill_debt,
-                speculative_yielded=self._last.speculative_yielded,
-                slice_prompt_last=self._last.slice_prompt_last,
-            )
-        )
-        started = time.monotonic()
-        if decision.action is Action.PREFILL:
-            self._ledger = ledger
-            waiting = self.roster.parked
-            self._prefill([waiting[index] for index in chosen], padded, started)
-        elif decision.action is Action.DECODE:
-            self._step(Action.DECODE, self.roster.decoding, self._engine.decode, started)
-        self._account.enter(decision, padded, time.monotonic() - started)
+        plan = self._decide()
+        while plan.decision.action is Action.SPECULATE and not self._slot.promote():
+            plan = self._decide()  # nobody at the slot could go on there: they are elsewhere by now
+        self._last = decision = plan.decision
+        rows, started = self.roster.decoding_rows, time.monotonic()
+        match decision.action:
+            case Action.PREFILL:
+                self._ledger = plan.ledger
+                self._prefill(plan.chosen, plan.padded, started)
+            case Action.DECODE:
+                self._step(Action.DECODE, self.roster.decoding, self._engine.decode, started)
+            case Action.SPECULATE:
+                self._speculate(started)
+        self._account.enter(decision, rows, plan.padded, time.monotonic() - started)
         if self._outbox or decision.action is not Action.IDLE:
             self._publish()
         self._progress.mark()
@@ -153,6 +177,29 @@ class TickLoop:
         if self._deadline is None or self._outbox:
             return False
         return not self.roster or time.monotonic() > self._deadline
+
+    def _decide(self) -> _Plan:
+        limits, settings = self._account.limits, self._account.settings
+        self._slot.offer(limits.chunk_tokens)
+        waiting = self.roster.parked
+        parked, indices, ledger = self.roster.parked_prompts(), tuple[int, ...](), self._ledger
+        if parked:
+            indices, ledger = pick_prefill(parked, self._ledger, limits.chunk_tokens, settings.lane_floor)
+        padded = padded_tokens(parked, indices, limits.chunk_tokens)
+        decision = decide_tick(
+            TickState(
+                decoding=self.roster.decoding_rows,
+                prefills=len(parked),
+                next_prefill_tokens=padded,
+                speculative_pending=self._slot.state.pending,
+                speculative_prompt_tokens=self._slot.prompt_tokens(limits.chunk_tokens),
+                limits=limits,
+                prefill_debt=self._last.prefill_debt,
+                speculative_yielded=self._last.speculative_yielded,
+                slice_prompt_last=self._last.slice_prompt_last,
+            )
+        )
+        return _Plan(decision, [waiting[index] for index in indices], padded, ledger)
 
     # The model's actions
 
@@ -178,11 +225,7 @@ class TickLoop:
         try:
             result = act()
         except Exception:  # noqa: BLE001 (whatever it is, no generation may end the others)
-            self._failed_steps[action] += 1
-            self._metrics.faults(Fault.BACKEND).add()
-            _log.exception("step_failed", generations=[sequence.key for sequence in sequences])
-            for sequence in sequences:
-                self._recover(sequence)
+            self._step_failed(action, sequences)
             return
         for key, fault in result.faults.items():
             self._fail(self.roster[key], Fault.SEQUENCE, fault)
@@ -199,23 +242,69 @@ class TickLoop:
                     sequence.timeline.cache_hit(started, cached)
                 sequence.timeline.chunk(started, now, done, total, beside=len(sequences) - 1)
         for key, token in result.tokens:
-            self._take(self.roster.produced(key), token, now)
+            self._take(self.roster.produced(key), [token], now)
 
-    def _take(self, sequence: RunningSequence, token: int, now: float) -> None:
+    def _speculate(self, started: float) -> None:
+        """One slice of whoever holds the slot."""
+        sequence, chunk_tokens = self._slot.holder, self._account.limits.chunk_tokens
+        if self.roster.is_parked(sequence):
+            self._step(Action.SPECULATE, [sequence], lambda: self._slot.run_prompt(chunk_tokens), started)
+        else:
+            self._round(sequence)
+        if self.roster.find(sequence.key) is sequence:
+            self._slot.end_slice()
+
+    def _round(self, sequence: RunningSequence) -> None:
         try:
-            entries = sequence.commit((token,))
+            result = self._slot.run_round()
+        except Exception:  # noqa: BLE001 (whatever it is, no generation may end the others)
+            self._step_failed(Action.SPECULATE, [sequence])
+            return
+        if result.fault is not None:
+            self._failed_steps[Action.SPECULATE] += 1
+            self._fail(sequence, Fault.SEQUENCE, result.fault)
+            return
+        self._failed_steps[Action.SPECULATE] = 0
+        self._take(sequence, result.tokens, time.monotonic(), result.proposed, result.accepted)
+
+    def _step_failed(self, action: Action, sequences: Sequence[RunningSequence]) -> None:
+        self._failed_steps[action] += 1
+        self._metrics.faults(Fault.BACKEND).add()
+        _log.exception("step_failed", generations=[sequence.key for sequence in sequences])
+        for sequence in sequences:
+            self._recover(sequence)
+
+    def _take(
+        self,
+        sequence: RunningSequence,
+        tokens: Sequence[int],
+        now: float,
+        proposed: int = 0,
+        accepted: int = 0,
+    ) -> None:
+        """The tokens of one tick, some of which were drafted."""
+        had, had_accepted = len(sequence.emitted), sequence.accepted
+        try:
+            entries = sequence.commit(tokens, proposed, accepted)
         except Exception as fault:  # noqa: BLE001 (whatever it is, it costs this generation only)
             self._fail(sequence, Fault.TEXT, fault)
             return
+        taken = len(sequence.emitted) - had
+        if proposed:
+            drafted = self._metrics.slot(sequence.task.lane)
+            drafted.accepted.add(sequence.accepted - had_accepted)
+            drafted.rejected.add(proposed - (sequence.accepted - had_accepted))
         lane = self._metrics.lane(sequence.task.lane)
-        lane.generated_tokens.add()
-        since_last = sequence.timed(now)
+        lane.generated_tokens.add(taken)
+        since_last = sequence.timed(now, taken)
         if since_last is not None:
-            lane.inter_token.observe(since_last)
+            for _ in range(taken):
+                lane.inter_token.observe(since_last / taken)
         elif not sequence.resumed_from:
             lane.time_to_first_token.observe(max(0.0, time.time() - sequence.task.accepted_at))
         if isinstance(entries[-1], End):
-            self.roster.leave(sequence)
+            self._engine.learn_from(sequence.key, len(sequence.emitted))
+            self._remove(sequence)
         self._outbox.send(sequence, entries)
 
     def _publish(self) -> None:
@@ -249,6 +338,11 @@ class TickLoop:
                 self._cancel(reasons)
             case Reconfigure(settings):
                 self._account.reconfigure(settings)
+                self._slot.reconfigure(settings.speculation)
+            case UseDrafter(factory):
+                self._engine.set_drafter(factory)
+            case Rule(verdict):
+                self._slot.rule(verdict)
             case Publish(prefixes):
                 self._engine.publish(prefixes)
             case Drain(grace_s):
@@ -294,14 +388,15 @@ class TickLoop:
             sequence = self.roster.find(key)
             if sequence is None:  # it has ended meanwhile, or is being claimed: the next answer tells again
                 continue
-            self._metrics.cancellations(self.roster.stage_of(sequence), reason).add()
+            self._metrics.cancellations(self._slot.stage_of(sequence), reason).add()
             prompt_tokens = self.roster.prompt_tokens_run(sequence)
-            self.roster.leave(sequence)
+            self._remove(sequence)
             self._outbox.send(sequence, sequence.cancel(reason, prompt_tokens))
 
     def _make_room(self, candidates: Sequence[Candidate], answer: Future[str | None]) -> None:
         """Preempt for the first candidate that it helps: its room is free when this returns."""
-        found = room_for(candidates, self._memory.capacity(), self.roster, self._holdings)
+        victims = victims_of(self.roster, self._slot, self._holdings)
+        found = room_for(candidates, self._memory.capacity(), victims)
         if found is None:
             answer.set_result(None)
             return
@@ -320,7 +415,7 @@ class TickLoop:
         self._metrics.faults(kind).add()
         _log.error("generation_failed", generation=sequence.key, fault=kind.value, exc_info=fault)
         prompt_tokens = self.roster.prompt_tokens_run(sequence)
-        self.roster.leave(sequence)
+        self._remove(sequence)
         self._outbox.send(sequence, sequence.fail(prompt_tokens))
 
     def _recover(self, sequence: RunningSequence) -> None:
@@ -334,8 +429,12 @@ class TickLoop:
 
     def _leave(self, sequence: RunningSequence, outcome: RunOutcome, **details: str) -> None:
         """Take it out of the engine although it has not ended, and say how the run was over."""
-        self.roster.leave(sequence)
+        self._remove(sequence)
         self._outbox.report(sequence.timeline.left(outcome, **details))
+
+    def _remove(self, sequence: RunningSequence) -> None:
+        self._slot.leave(sequence)
+        self.roster.leave(sequence)
 
     def _requeue(self, key: str, epoch: int, *, preempted: bool = False) -> None:
         self._holdings.release(key, epoch)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from inference.messages import CancelReason, EndState
+from inference.scheduling.speculation import DeclineReason
 from inference.scheduling.tick import Action
 from inference.worker.counters import Counter, Counters, Histogram
 
@@ -119,6 +120,9 @@ class WorkerMetrics:
         #: How many times as fast as plain decoding, as measured; 0 while it is not.
         self.speculation_gain: Final = of("speculation_gain_ratio")
         self._lanes: dict[str, LaneMetrics] = {}
+        #: By the settings: whether anybody may speculate, and rounds of a grant.
+        self.speculation_on: Final = of("speculation_on")
+        self.slot_grant_rounds: Final = of("slot_grant_rounds")
         self._slot: dict[str, SlotMetrics] = {}
 
     def deferrals(self, lane_rank: int) -> Counter:
@@ -129,7 +133,7 @@ class WorkerMetrics:
         """Sequences of ``lane`` that had to make room."""
         return self.counters.counter("preemptions_total", lane=lane)
 
-    def declines(self, reason: StrEnum) -> Counter:
+    def declines(self, reason: DeclineReason) -> Counter:
         """Sequences that decode without the slot, by why."""
         return self.counters.counter("slot_declines_total", reason=reason.value)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections import deque
+from collections import defaultdict, deque
 from typing import Final
 
 from inference.scheduler_settings import SchedulerSettings
+from inference.scheduling.speculation import added_cost
 from inference.scheduling.tick import PrefillLimits, chunk_for, interval_for
 
 #: Ticks that a running figure looks back on: a few seconds of decoding, a few long prompts.
 _DECODES: Final = 64
 _CHUNKS: Final = 32
+#: Ticks of as many rows, or rounds of as many drafted tokens, from which their cost is believed.
+_FEWEST: Final = 4
 #: Of the chunks looked back on, the share whose cost the longest stall is reckoned with is all but this one: late
 #: chunks of a long prompt cost several times the early ones, and it is they that stall.
 _DEAREST: Final = 0.9
@@ -22,20 +25,37 @@ class Pace:
 
     def __init__(self) -> None:
         self._decodes: deque[float] = deque(maxlen=_DECODES)
+        self._decodes_by_rows = _by_units()
+        self._rounds_by_drafted = _by_units()
         self._chunks: deque[float] = deque(maxlen=_CHUNKS)
 
-    def decoded(self, seconds: float) -> None:
-        """A decode tick took so long."""
+    def decoded(self, rows: int, seconds: float) -> None:
+        """A decode tick of so many rows took so long."""
         self._decodes.append(seconds * 1000)
+        self._decodes_by_rows[rows].append(seconds * 1000)
 
     def prefilled(self, padded_tokens: int, seconds: float) -> None:
         """A prefill tick of so many padded tokens took so long."""
         self._chunks.append(seconds * 1000 / padded_tokens)
 
+    def speculated(self, drafted: int, ms: float) -> None:
+        """A round with so many drafted tokens took so long."""
+        self._rounds_by_drafted[drafted].append(ms)
+
     @property
     def decode_ms(self) -> float | None:
         """A decode tick: the median."""
         return statistics.median(self._decodes) if self._decodes else None
+
+    @property
+    def batch_cost(self) -> float | None:
+        """What one more row adds to a decode tick, as a share of a tick of one row."""
+        return added_cost(_medians(self._decodes_by_rows), base=1)
+
+    @property
+    def token_cost(self) -> float | None:
+        """What one more drafted token adds to a round, as a share of a single-token step."""
+        return added_cost(_medians(self._rounds_by_drafted), base=0)
 
     @property
     def prompt_token_ms(self) -> float | None:
@@ -47,6 +67,14 @@ class Pace:
         """A prompt token in a chunk that costs more than nine of ten."""
         ranked = sorted(self._chunks)
         return ranked[int(_DEAREST * (len(ranked) - 1))] if ranked else None
+
+
+def _by_units() -> dict[int, deque[float]]:
+    return defaultdict(lambda: deque(maxlen=_DECODES))
+
+
+def _medians(taken: dict[int, deque[float]]) -> dict[int, float]:
+    return {units: statistics.median(ms) for units, ms in taken.items() if len(ms) >= _FEWEST}
 
 
 def limits_by(settings: SchedulerSettings, pace: Pace, prefills: int) -> PrefillLimits:

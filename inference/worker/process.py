@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import redis
@@ -16,6 +17,7 @@ from inference import language_models
 from inference.models import LanguageModel, Worker
 from inference.scheduler_settings import SchedulerSettings, settings_of
 from inference.worker.claim_thread import ClaimThread
+from inference.worker.drafting import Drafting, drafts_otherwise
 from inference.worker.heartbeat_thread import DetachedReaders, Pulse, heartbeat_thread
 from inference.worker.holdings import Holdings
 from inference.worker.housekeeping import SWEEP, SettingsWatch, housekeeping_thread
@@ -27,8 +29,10 @@ from inference.worker.outbox import Outbox
 from inference.worker.progress import Progress
 from inference.worker.published_watch import PublishedWatch
 from inference.worker.publisher import TickPublisher
-from inference.worker.requests import Drain, Publish, Reconfigure
+from inference.worker.requests import Drain, Publish, Reconfigure, Rule, UseDrafter
 from inference.worker.settlement_thread import SettlementThread
+from inference.worker.speculation_profile import SpeculationProfile
+from inference.worker.verdict_watch import VerdictWatch
 from signalbox import store
 
 if TYPE_CHECKING:
@@ -54,12 +58,14 @@ class WorkerTimes:
 class WorkerProcess:
     """Serves one model with one engine. Made and run on the engine's thread."""
 
-    def __init__(self, engine: Engine, model: LanguageModel, times: WorkerTimes) -> None:
-        """Registers the worker. Its Valkey client and threads are its own."""
+    def __init__(self, engine: Engine, model: LanguageModel, times: WorkerTimes, pools_dir: Path) -> None:
+        """Registers the worker, and makes its drafter. Its Valkey client and threads are its own."""
         self._model = model
         self._times = times
         settings = settings_of(model)
         self._engine = engine
+        self._drafting = Drafting(model, engine.tokenizer, pools_dir)
+        engine.set_drafter(self._drafting.factory(settings.speculation))
         self._holdings = Holdings(settings.slots, times.lease_s)
         self._memory = KvMemory(
             self._holdings,
@@ -67,7 +73,7 @@ class WorkerProcess:
             bytes_per_token=engine.kv_bytes_per_token,
             step=engine.kv_step,
         )
-        language_models.note_capacity(model.id, self._memory.longest_sequence())
+        self._make_room(settings)
         self._row = Worker.objects.create(
             model=model,
             hostname=socket.gethostname(),
@@ -83,6 +89,13 @@ class WorkerProcess:
         self.metrics: Final = WorkerMetrics()
         self._client = store.sync_client()
         self._settings = SettingsWatch(model.id, settings, self._reconfigure)
+        self._verdicts = VerdictWatch(
+            model.id,
+            f"{engine.device}, {engine.blas}",
+            lambda: self._settings.current.speculation,
+            lambda: self.loop.batch_cost,
+            lambda verdict: self.loop.ask(Rule(verdict)),
+        )
         progress = Progress()
         self._settlements = SettlementThread(self._client, self._holdings, self.metrics, self._row)
         publisher = TickPublisher(self._client, self.id, self._holdings, self.metrics, progress)
@@ -95,6 +108,7 @@ class WorkerProcess:
             progress,
             self._memory,
             settings,
+            SpeculationProfile(settings.speculation, self._verdicts.settled),
         )
         self._claims = ClaimThread(
             self._client,
@@ -126,7 +140,14 @@ class WorkerProcess:
             device=engine.device,
         )
         published = PublishedWatch(model, engine.tokenizer, lambda prefixes: self.loop.ask(Publish(prefixes)))
-        self._housekeeping = housekeeping_thread(self._row.id, self._settings, published, times.sweep_s)
+        self._housekeeping = housekeeping_thread(
+            self._row.id,
+            self._settings,
+            published,
+            self._verdicts,
+            self._drafting.pools.synchronise,
+            times.sweep_s,
+        )
         self._heartbeat = heartbeat_thread(
             self._pulse,
             DetachedReaders(self._client, times.detach_grace_s, self.loop, self.loop.ask),
@@ -155,20 +176,27 @@ class WorkerProcess:
         self._heartbeat.hurry("heartbeat")
 
     def _budget(self, settings: SchedulerSettings) -> KvBudget:
-        return KvBudget.of(settings, self._engine.device_cache_bytes, fixed_bytes=self._engine.kv_fixed_bytes)
+        beside = self._engine.device_cache_bytes - self._engine.drafter.memory_bytes
+        return KvBudget.of(settings, max(0, beside), fixed_bytes=self._engine.kv_fixed_bytes)
 
-    def _reconfigure(self, settings: SchedulerSettings) -> None:
+    def _reconfigure(self, settings: SchedulerSettings, earlier: SchedulerSettings) -> None:
         """Room is what it is from now on; the ticks follow at the next safe point. On the housekeeping thread."""
-        self._memory.budget = self._budget(settings)
-        language_models.note_capacity(self._model.id, self._memory.longest_sequence())
+        if drafts_otherwise(settings.speculation, earlier.speculation):
+            self.loop.ask(UseDrafter(self._drafting.factory(settings.speculation)))
+        self._make_room(settings)
         self._holdings.resize(settings.slots)
         self.loop.ask(Reconfigure(settings))
+
+    def _make_room(self, settings: SchedulerSettings) -> None:
+        self._memory.budget = self._budget(settings)
+        language_models.note_capacity(self._model.id, self._memory.longest_sequence())
 
     def _close(self) -> None:
         self._pulse.ready = False
         self._claims.stop()
         self._claims.join(_JOIN_S)
         self.loop.hand_back()
+        self._drafting.pools.synchronise()
         if not self._settlements.flush(_FLUSH_S):
             _log.warning("settlements_left_to_the_next_owner")
         threads = (self._heartbeat, self._leases, self._housekeeping, self._settlements)

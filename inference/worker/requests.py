@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from inference.dispatch.claims import Claim
 from inference.messages import CancelReason
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.claiming import Candidate
+from inference.scheduling.speculation import Verdict
+
+if TYPE_CHECKING:
+    from inference.engine.drafting.drafter import Drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,20 @@ class Reconfigure:
 
 
 @dataclass(frozen=True, slots=True)
+class UseDrafter:
+    """Draft with what this makes from now on; with None, nothing is drafted."""
+
+    factory: Callable[[], Drafter] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """This was found about speculation for the worker's pairing; with None it is to be measured, from the beginning."""
+
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True, slots=True)
 class Publish:
     """Share these prefixes, in tokens, between all tenants, and no others any more."""
 
@@ -71,4 +90,4 @@ class MakeRoom:
     answer: Future[str | None] = field(default_factory=Future)
 
 
-Request = Admit | Drop | Cancel | Reconfigure | Publish | Drain | MakeRoom
+Request = Admit | Drop | Cancel | Reconfigure | UseDrafter | Rule | Publish | Drain | MakeRoom

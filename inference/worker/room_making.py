@@ -6,17 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from inference.scheduling.claiming import Candidate
 from inference.scheduling.memory import Capacity
-from inference.scheduling.preemption import Occupation, Preemption, Requester, Victim, choose_victims
+from inference.scheduling.preemption import Preemption, Requester, Victim, choose_victims
 from inference.worker.holdings import Holdings
 from inference.worker.roster import Roster
-from inference.worker.sequences import RunningSequence
+from inference.worker.slot import SpeculativeSlot
 
 
 def room_for(
-    candidates: Iterable[Candidate], capacity: Capacity, roster: Roster, holdings: Holdings
+    candidates: Iterable[Candidate], capacity: Capacity, victims: Sequence[Victim]
 ) -> tuple[Candidate, Preemption] | None:
     """The first candidate for which preemption makes room, and who has to go; None if there is none."""
-    victims = [_victim(sequence, roster, holdings) for sequence in roster]
     for candidate in candidates:
         preemption = _preemption(candidate, victims, capacity)
         if preemption is not None:
@@ -34,14 +33,17 @@ def _preemption(candidate: Candidate, victims: Sequence[Victim], capacity: Capac
     )
 
 
-def _victim(sequence: RunningSequence, roster: Roster, holdings: Holdings) -> Victim:
-    parked = roster.is_parked(sequence)
-    return Victim(
-        key=sequence.key,
-        lane_rank=sequence.task.lane_rank,
-        bytes=holdings.bytes_of(sequence.key),
-        generated=len(sequence.emitted),
-        order=sequence.order,
-        preempted=sequence.preemptions,
-        occupation=Occupation.PARKED_PREFILL if parked else Occupation.DECODING,
-    )
+def victims_of(roster: Roster, slot: SpeculativeSlot, holdings: Holdings) -> list[Victim]:
+    """All that run, as preemption sees them."""
+    return [
+        Victim(
+            key=sequence.key,
+            lane_rank=sequence.task.lane_rank,
+            bytes=holdings.bytes_of(sequence.key),
+            generated=len(sequence.emitted),
+            order=sequence.order,
+            preempted=sequence.preemptions,
+            occupation=slot.occupation_of(sequence),
+        )
+        for sequence in roster
+    ]

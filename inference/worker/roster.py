@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from inference.scheduling.prefill import ParkedPrompt
-from inference.worker.metrics import Stage
 from inference.worker.sequences import RunningSequence
 
 if TYPE_CHECKING:
@@ -18,18 +17,22 @@ _log = structlog.get_logger(__name__)
 
 
 class Roster:
-    """The admitted sequences: parked while their prompt is run, then decoding. Keeps the engine in step."""
+    """The admitted sequences: parked while their prompt is run, then decoding. Keeps the engine in step.
+
+    Those that hold the speculative slot or wait for it are neither, from their prompt's last chunk on.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._parked: dict[str, RunningSequence] = {}
         self._decoding: dict[str, RunningSequence] = {}
+        self._at_slot: dict[str, RunningSequence] = {}
 
     def __iter__(self) -> Iterator[RunningSequence]:
-        return iter([*self._parked.values(), *self._decoding.values()])
+        return iter([*self._parked.values(), *self._at_slot.values(), *self._decoding.values()])
 
     def __len__(self) -> int:
-        return len(self._parked) + len(self._decoding)
+        return len(self._parked) + len(self._at_slot) + len(self._decoding)
 
     @property
     def parked(self) -> list[RunningSequence]:
@@ -49,22 +52,35 @@ class Roster:
         return len(self._parked)
 
     def find(self, key: str) -> RunningSequence | None:
-        return self._decoding.get(key) or self._parked.get(key)
+        return self._decoding.get(key) or self._parked.get(key) or self._at_slot.get(key)
 
     def __getitem__(self, key: str) -> RunningSequence:
-        return self._decoding[key] if key in self._decoding else self._parked[key]
+        sequence = self.find(key)
+        if sequence is None:
+            raise KeyError(key)
+        return sequence
 
     def is_parked(self, sequence: RunningSequence) -> bool:
+        """Whether its prompt is not finished, also at the slot."""
+        if sequence.key in self._at_slot:
+            return self._engine.remaining(sequence.key) > 0
         return sequence.key in self._parked
 
-    def stage_of(self, sequence: RunningSequence) -> Stage:
-        return Stage.PREFILLING if self.is_parked(sequence) else Stage.DECODING
+    def is_at_slot(self, sequence: RunningSequence) -> bool:
+        """Whether it holds the speculative slot, or waits for it."""
+        return sequence.key in self._at_slot
 
     def admit(self, sequence: RunningSequence) -> None:
         """Put it into the engine; what was produced already is run like prompt."""
         task = sequence.task
         self._engine.admit(
-            sequence.key, task.prompt, task.sampling, tuple(sequence.emitted), namespace=task.tenant
+            sequence.key,
+            task.prompt,
+            task.sampling,
+            tuple(sequence.emitted),
+            namespace=task.tenant,
+            draft_pool=task.tenant if task.suffix_pool else None,
+            teaches=task.suffix_pool,
         )
         self._parked[sequence.key] = sequence
 
@@ -95,16 +111,31 @@ class Roster:
             sequence.cached_tokens = cached  # later claims find what the generation itself has left there
         return cached
 
+    def to_slot(self, sequence: RunningSequence) -> None:
+        """It holds the speculative slot from now on, or waits for it."""
+        self._at_slot[sequence.key] = self._parked.pop(sequence.key)
+
+    def to_classic(self, sequence: RunningSequence) -> None:
+        """It has done with the speculative slot: it decodes with the others, once its prompt is finished."""
+        if self.is_parked(sequence):
+            self._parked[sequence.key] = self._at_slot.pop(sequence.key)
+            # As early as it was admitted: it goes before those that came while it waited.
+            self._parked = dict(sorted(self._parked.items(), key=lambda item: item[1].order))
+            return
+        self._engine.into_classic(sequence.key)
+        self._decoding[sequence.key] = self._at_slot.pop(sequence.key)
+
     def produced(self, key: str) -> RunningSequence:
-        """It has a token: it decodes from now on."""
+        """It has a token: it decodes from now on, if it is not at the slot."""
         if key in self._parked:
             self._decoding[key] = self._parked.pop(key)
-        return self._decoding[key]
+        return self[key]
 
     def leave(self, sequence: RunningSequence) -> None:
         """Take it out of the engine. It is gone, even if the engine fails at that."""
         self._parked.pop(sequence.key, None)
         self._decoding.pop(sequence.key, None)
+        self._at_slot.pop(sequence.key, None)
         try:
             self._engine.drop(sequence.key)
         except Exception:  # noqa: BLE001 (the row is gone either way)

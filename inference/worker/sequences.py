@@ -81,6 +81,8 @@ class RunningSequence:
         self.preemptions = claim.preemptions
         #: Whether a chunk of it was run in this claim.
         self.begun = False
+        #: Whether it was decided if it speculates.
+        self.slot_offered = False
         #: Tokens of the prompt that the prefix cache had when the generation first ran.
         self.cached_tokens = 0
         self.first_token_at: float | None = None

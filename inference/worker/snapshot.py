@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import asdict
 
-from inference.messages import DecodingRow, ParkedRow, SchedulerFigures, SchedulerSnapshot
+from inference.messages import DecodingRow, ParkedRow, SchedulerFigures, SchedulerSnapshot, SlotSnapshot
 from inference.scheduling.tick import Action, PrefillLimits, TickDecision
 from inference.worker.roster import Roster
 from inference.worker.sequences import RunningSequence
@@ -24,12 +24,18 @@ _LEAST_AGE_S: Final = 0.25
 class SnapshotBoard:
     """Holds the tick thread's latest snapshot. Only that thread writes, and what it has written does not change."""
 
-    def __init__(self, roster: Roster, figures: Callable[[], SchedulerFigures] = SchedulerFigures) -> None:
-        """``figures`` is asked on the tick thread, with each snapshot and not with each tick."""
+    def __init__(
+        self,
+        roster: Roster,
+        figures: Callable[[], SchedulerFigures] = SchedulerFigures,
+        slot: Callable[[], SlotSnapshot | None] = lambda: None,
+    ) -> None:
+        """``figures`` and ``slot`` are asked on the tick thread, with each snapshot and not with each tick."""
         #: For any thread. None before the first tick.
         self.latest: SchedulerSnapshot | None = None
         self._roster = roster
         self._figures = figures
+        self._slot = slot
         self._recent: deque[tuple[str, float]] = deque(maxlen=_TICKS)
         self._shown_at = 0.0
 
@@ -59,6 +65,7 @@ class SnapshotBoard:
             interval=limits.interval,
             recent="".join(letter for letter, _ in self._recent),
             recent_ms=[round(ms, 1) for _, ms in self._recent],
+            slot=self._slot(),
             **asdict(self._figures()),
         )
 

@@ -12,6 +12,7 @@ from inference.worker.kv_memory import KvMemory
 from inference.worker.metrics import WorkerMetrics
 from inference.worker.pace import Pace, limits_by
 from inference.worker.roster import Roster
+from inference.worker.slot import SpeculativeSlot
 from inference.worker.snapshot import SnapshotBoard
 
 if TYPE_CHECKING:
@@ -25,9 +26,11 @@ class TickAccount:
         self,
         engine: Engine,
         roster: Roster,
+        slot: SpeculativeSlot,
         holdings: Holdings,
         memory: KvMemory,
         metrics: WorkerMetrics,
+        pace: Pace,
         settings: SchedulerSettings,
     ) -> None:
         self.settings = settings
@@ -36,22 +39,22 @@ class TickAccount:
         self._holdings = holdings
         self._memory = memory
         self._metrics = metrics
-        self._pace = Pace()
+        self._pace = pace
         self.limits = limits_by(settings, self._pace, 0)
-        self.board: Final = SnapshotBoard(roster, self._figures)
+        self.board: Final = SnapshotBoard(roster, self._figures, slot.snapshot)
 
     def reconfigure(self, settings: SchedulerSettings) -> None:
         """Schedule by these from the next tick on."""
         self.settings = settings
         self.limits = limits_by(settings, self._pace, self._roster.prefills)
 
-    def enter(self, decision: TickDecision, padded: int, seconds: float) -> None:
-        """Count a tick of ``padded`` prompt tokens that took ``seconds``, and learn from it."""
+    def enter(self, decision: TickDecision, rows: int, padded: int, seconds: float) -> None:
+        """Count a tick of ``rows`` that decoded, or ``padded`` prompt tokens, that took ``seconds``; learn from it."""
         self._metrics.ticks[decision.action].add()
         self._metrics.tick_seconds[decision.action].add(seconds)
         self._metrics.prefill_debt.set(decision.prefill_debt)
         if decision.action is Action.DECODE:
-            self._pace.decoded(seconds)
+            self._pace.decoded(rows, seconds)
         elif decision.action is Action.PREFILL:
             self._pace.prefilled(padded, seconds)
             # Only now: the debt that this tick has made is paid by the terms under which it was made.

@@ -57,6 +57,7 @@ class Command(BaseCommand):
                 detach_grace_s=settings.detach_grace_seconds,
                 drain_s=settings.drain_seconds,
             ),
+            settings.pools_dir,
         )
         _drain_on_signals(worker)
         if worker.run() is LoopEnd.BACKEND_FAILED:

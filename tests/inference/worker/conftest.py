@@ -16,8 +16,9 @@ from inference.dispatch import claims, token_log
 from inference.dispatch.claims import Claim
 from inference.engine.engine import Engine
 from inference.messages import Delta, End, LogEntry, Sampling
-from inference.models import LanguageModel
-from inference.scheduler_settings import SchedulerSettings
+from inference.models import DrafterKind, LanguageModel
+from inference.scheduler_settings import SchedulerSettings, SpeculationSettings
+from inference.scheduling.speculation import SpeculationMode, Verdict
 from inference.scheduling.tick import Action, PrefillLimits
 from inference.worker.holdings import Holdings
 from inference.worker.kv_memory import KvBudget, KvMemory
@@ -29,6 +30,8 @@ from inference.worker.progress import Progress
 from inference.worker.publisher import TickPublisher
 from inference.worker.requests import Admit
 from inference.worker.settlement_thread import SettlementThread
+from inference.worker.speculation_profile import SpeculationProfile
+from signalbox.configuration import configuration
 from tests.factories import LanguageModelFactory
 from tests.inference.dispatch.conftest import OwnValkey, own_valkey, wait_until
 from tests.inference.doors import accepted
@@ -50,6 +53,15 @@ SETTINGS = SchedulerSettings(
     prefix_cache_bytes=0,
     preemption=True,
     lane_floor=4,
+    speculation=SpeculationSettings(
+        mode=SpeculationMode.ON,
+        drafter=DrafterKind.NONE,
+        draft_model=None,
+        draft_model_dir=None,
+        draft_tokens=4,
+        grant_rounds=2,
+        speculate_undecided=True,
+    ),
 )
 GREEDY = Sampling(seed=0, temperature=0.0)
 #: Token ids of no meaning; the tiny model's special ones are the first three.
@@ -66,7 +78,7 @@ def roomy_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(transactional_db: None, valkey: redis.Redis, roomy_model_dir: Path) -> LanguageModel:
     """The tiny model, offered."""
     made: LanguageModel = LanguageModelFactory(
-        name="tiny", directory=str(roomy_model_dir), context_length=CONTEXT_LENGTH, slots=4
+        name="tiny", directory=str(roomy_model_dir), context_length=CONTEXT_LENGTH, slots=4, drafter=""
     )
     return made
 
@@ -137,8 +149,17 @@ class HandDrivenWorker:
         self.settlements = SettlementThread(client, self.holdings, self.metrics)
         publisher = TickPublisher(client, name, self.holdings, self.metrics, self.progress)
         outbox = Outbox(publisher, self.settlements, self.holdings, self.metrics)
+        self.verdicts: list[Verdict] = []
         self.loop = TickLoop(
-            engine, client, self.holdings, outbox, self.metrics, self.progress, self.memory, settings
+            engine,
+            client,
+            self.holdings,
+            outbox,
+            self.metrics,
+            self.progress,
+            self.memory,
+            settings,
+            SpeculationProfile(settings.speculation, lambda _, verdict: self.verdicts.append(verdict)),
         )
 
     def claim(self, promised: str | None = None) -> Claim:
@@ -215,7 +236,9 @@ class WorkerInThread:
 
     def _serve(self) -> None:
         try:
-            self.process = WorkerProcess(Engine(self._model.path), self._model, self._times)
+            self.process = WorkerProcess(
+                Engine(self._model.path), self._model, self._times, configuration().pools_dir
+            )
             self._made.set()
             self.end = self.process.run()
         finally:
