@@ -82,7 +82,10 @@ class Platform:
 
 @contextlib.contextmanager
 def platform(source_state: Path, model: str) -> Iterator[Platform]:
-    """Run ``manage.py up`` on a fresh state directory that serves ``model`` as prepared in ``source_state``."""
+    """Run ``manage.py up`` on a fresh state directory that serves ``model`` as prepared in ``source_state``.
+
+    It does not speculate until it is told to (``counters.speculates``): what is measured is one thing at a time.
+    """
     state = Path(tempfile.mkdtemp(prefix="signalbox-benchmark-"))
     for name in ("blas", "vendor", "static"):
         if (source_state / name).exists():
@@ -93,6 +96,7 @@ def platform(source_state: Path, model: str) -> Iterator[Platform]:
     try:
         stack.manage("migrate", "--verbosity", "0")
         stack.manage("model", "add", str(source_state / "models" / model), "--name", model)
+        stack.schedule(model, speculation="off")
         process = subprocess.Popen(
             [sys.executable, "manage.py", "up"], cwd=ROOT, env=stack.env, stdout=log, stderr=log
         )
