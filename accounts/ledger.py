@@ -15,14 +15,14 @@ from accounts.models import LedgerEntry, UsageRollup
 from accounts.tenancy import every_tenant, tenant_scope
 
 _ROLLUP_NAMESPACE = uuid.UUID("5b0e7a52-3f43-4a3c-9d6c-2f2f4b8f9d11")
-_TOKENS = (
+_COUNTS = (
+    "generations",
     "prompt_tokens",
     "cached_tokens",
     "completion_tokens",
     "accepted_prediction_tokens",
     "rejected_prediction_tokens",
 )
-_COUNTS = ("generations", *_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,14 @@ def _sum_from(start: datetime | None) -> int:
         LedgerEntry.objects.filter(settled_at__gte=_hour_of(start))
         .annotate(hour=TruncHour("settled_at", tzinfo=UTC))
         .values("hour", "tenant_id", "api_key_id", "model", "lane")
-        .annotate(generations=Count("generation_id"), **{f"sum_of_{name}": Sum(name) for name in _TOKENS})
+        .annotate(
+            generations=Count("generation_id"),
+            prompt=Sum("prompt_tokens"),
+            cached=Sum("cached_tokens"),
+            completion=Sum("completion_tokens"),
+            accepted=Sum("accepted_prediction_tokens"),
+            rejected=Sum("rejected_prediction_tokens"),
+        )
         .order_by("hour")
     )
     rows = [
@@ -122,7 +129,11 @@ def _sum_from(start: datetime | None) -> int:
             model=row["model"],
             lane=row["lane"],
             generations=row["generations"],
-            **{name: row[f"sum_of_{name}"] for name in _TOKENS},
+            prompt_tokens=row["prompt"],
+            cached_tokens=row["cached"],
+            completion_tokens=row["completion"],
+            accepted_prediction_tokens=row["accepted"],
+            rejected_prediction_tokens=row["rejected"],
         )
         for row in sums
     ]

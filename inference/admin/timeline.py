@@ -1,8 +1,8 @@
 """The drawing of one generation's time: what happened in, shapes out. Pure: no clock, no database, no markup.
 
-Each claim is a row: the wait before it, its prompt chunk by chunk, its tokens as columns as high as they came fast, and
-marks for what happened at a moment. All rows share one axis, from the moment the generation was accepted. Horizontal
-values are percent of the drawing's width, so that it fits any screen.
+Each claim is a row: the wait before it, its prompt chunk by chunk, its tokens as columns as high as they came fast,
+below them when it had the speculative slot, and marks for what happened at a moment. All rows share one axis, from the
+moment the generation was accepted. Horizontal values are percent of the drawing's width, so that it fits any screen.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from typing import Any, Final
 
 from accounts.formatting import lasted
 from inference.admin import timeline_words as words
-from inference.admin.timeline_shapes import FLOOR, Bar, Drawing, DrawnBar, DrawnMark, Mark, Row, Tick
+from inference.admin.timeline_shapes import FLOOR, HEIGHT, Bar, Drawing, DrawnBar, DrawnMark, Mark, Row, Tick
 from inference.models import RunOutcome
 from inference.runs import Event, EventKind
 
 #: How high bars are, in pixels.
 _TALL: Final = 36
 _LOW: Final = 8
+#: In the strip below the floor.
+_HAS_SLOT: Final = 6
+_WAITS_FOR_SLOT: Final = 2
 #: The narrowest bar, in percent: what took no time to speak of can still be seen, and pointed at.
 _NARROWEST: Final = 0.2
 #: Rows that are drawn; of more claims the first are in the table only.
@@ -164,6 +167,10 @@ def _reported(story: Story, run: Run, number: int, waiting_since: float, fastest
                 row.bars.append(_chunk(event, line.title, axis, odd=chunks % 2 == 0))
             case EventKind.TOKENS:
                 row.bars.append(_tokens(event, line.title, fastest, axis))
+            case EventKind.SLOT_GRANT:
+                row.bars.append(_slot(Bar.SLOT_GRANT, event, _HAS_SLOT, line.title, axis))
+            case EventKind.SLOT_WAIT:
+                row.bars.append(_slot(Bar.SLOT_WAIT, event, _WAITS_FOR_SLOT, line.title, axis))
             case EventKind.FIRST_TOKEN | EventKind.CACHE_HIT:
                 row.marks.append(DrawnMark(kind=Mark(kind), x=axis.x(at), title=line.title))
     _end(row, run, axis)
@@ -253,6 +260,13 @@ def _tokens(event: Event, title: str, fastest: float, axis: _Axis) -> DrawnBar:
     rate = words.rate_of(details)
     share = 1.0 if rate is None or not fastest else rate / fastest
     return _bar(Bar.TOKENS, at, at + details.get("s", 0.0), max(2.0, _TALL * share), title, axis)
+
+
+def _slot(kind: Bar, event: Event, height: int, title: str, axis: _Axis) -> DrawnBar:
+    at, _, details = event
+    x, width = axis.extent(at, at + details.get("s", 0.0))
+    y = HEIGHT + (_HAS_SLOT - height) / 2
+    return DrawnBar(kind=kind, x=x, width=width, y=y, height=height, title=title)
 
 
 def _bar(kind: Bar, start: float, end: float, height: float, title: str, axis: _Axis) -> DrawnBar:

@@ -13,6 +13,8 @@ from inference.models import RunOutcome
 #: Of a row, and the line in it on which its bars stand.
 HEIGHT: Final = 44
 FLOOR: Final = 40
+#: Below the floor, of a generation that had to do with the speculative slot.
+SLOT_STRIP: Final = 8
 
 
 class Bar(StrEnum):
@@ -21,6 +23,9 @@ class Bar(StrEnum):
     WAITING = "waiting"
     CHUNK = "chunk"
     TOKENS = "tokens"
+    #: Below the others: it has the speculative slot, or waits for it, parked or with nothing produced.
+    SLOT_GRANT = "slot_grant"
+    SLOT_WAIT = "slot_wait"
     #: It runs now: what happens in it is known when it is over.
     RUNNING = "running"
     #: A claim that its worker could not report.
@@ -89,8 +94,12 @@ class Drawing:
     live: bool
     lane: str
     lane_rank: int
-    height: int = HEIGHT
     floor: int = FLOOR
+
+    @property
+    def height(self) -> int:
+        """Of each row."""
+        return HEIGHT + SLOT_STRIP if self.kinds & {Bar.SLOT_GRANT, Bar.SLOT_WAIT} else HEIGHT
 
     @property
     def all_rows(self) -> list[Row]:

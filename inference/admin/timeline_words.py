@@ -66,6 +66,13 @@ def line_of(event: Event) -> Line:
             return Line(at, None, "First token", "")
         case EventKind.TOKENS:
             return Line(at, took, "Answer", _tokens(details))
+        case EventKind.SLOT_WAIT:
+            parked = details.get("parked")
+            return Line(at, took, "Parked" if parked else "Waiting", "for the speculative slot")
+        case EventKind.SLOT_GRANT:
+            return Line(at, took, *_grant(details))
+        case EventKind.CLASSIC:
+            return Line(at, None, "Plain decoding", _spaced(details.get("reason", "")))
         case EventKind.CANCELLED:
             return Line(at, None, "Cancelled", _spaced(details.get("reason", "")))
         case _:
@@ -103,6 +110,11 @@ def facts(events: Sequence[Event]) -> list[str]:
         if seconds >= _SHORTEST_S:
             said.append(f"{later / seconds:,.1f} tokens/s")
             said.append(f"longest pause {lasted(max(details.get('gap', 0.0) for _, details in spans))}")
+    grants = [details for _, kind, details in events if kind == EventKind.SLOT_GRANT]
+    if grants:
+        pieces = sum(grant.get("merged", 1) for grant in grants)
+        summed = {name: _sum(grants, name) for name in ("rounds", "proposed", "accepted")}
+        said.append(f"{_count(pieces, 'grant')} of the slot, {_rounds(summed)}")
     return said
 
 
@@ -116,6 +128,23 @@ def _chunk(details: Mapping[str, Any]) -> tuple[str, str]:
     if merged == 1:
         return "Prompt chunk", said
     return f"{number(merged)} prompt chunks", f"{said}, {lasted(details.get('busy', 0.0))} of work"
+
+
+def _grant(details: Mapping[str, Any]) -> tuple[str, str]:
+    merged = details.get("merged", 1)
+    if merged == 1:
+        return "Speculative slot", _rounds(details)
+    return (
+        f"{number(merged)} grants of the slot",
+        f"{_rounds(details)}, {lasted(details.get('busy', 0.0))} in all",
+    )
+
+
+def _rounds(details: Mapping[str, Any]) -> str:
+    said, proposed = _counted(details, "rounds", "round"), details.get("proposed", 0)
+    if proposed:
+        said += f", {number(details.get('accepted', 0))} of {_count(proposed, 'drafted token')} kept"
+    return said
 
 
 def _tokens(details: Mapping[str, Any]) -> str:

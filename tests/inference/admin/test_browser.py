@@ -30,7 +30,11 @@ with every_tenant("a test makes rows"):
     for epoch, start, end, outcome, events in (
         (1, 1, 4, "preempted", [chunk(1.0, 1), chunk(1.5, 2, beside=2)]),
         (3, 12, 20, "completed", [chunk(12.0, 3, merged=3, busy=0.2), [13.0, "first_token", {}],
-            [13.0, "tokens", {"s": 5.0, "tokens": 40, "gap": 0.3}], [20.0, "ended", {"reason": "stop"}]]),
+            [13.0, "slot_grant", {"s": 2.0, "rounds": 8, "proposed": 28, "accepted": 21}],
+            [13.0, "tokens", {"s": 2.0, "tokens": 29, "gap": 0.3}], [15.0, "slot_wait", {"s": 1.5, "parked": True}],
+            [16.5, "slot_grant", {"s": 1.0, "rounds": 3, "proposed": 9, "accepted": 5}],
+            [16.5, "tokens", {"s": 3.5, "tokens": 24, "gap": 1.6}], [17.5, "classic", {"reason": "batch_is_better"}],
+            [20.0, "ended", {"reason": "stop"}]]),
     ):
         GenerationRun.objects.create(generation=made, epoch=epoch, worker_name="mac-1.local:4711", outcome=outcome,
             claimed_at=at + timedelta(seconds=start), ended_at=at + timedelta(seconds=end), events=events)
@@ -57,9 +61,9 @@ def test_a_timeline_is_drawn_in_both_schemes_and_can_be_read_in_each(
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
     colours = {
         name: page.locator(f"rect.sb-tl-{name}").first.evaluate("element => getComputedStyle(element).fill")
-        for name in ("waiting", "chunk", "tokens")
+        for name in ("waiting", "chunk", "tokens", "slot_grant")
     }
-    assert len({ground, *colours.values()}) == 4, f"everything can be told apart from everything: {colours}"
+    assert len({ground, *colours.values()}) == 5, f"everything can be told apart from everything: {colours}"
     for track in tracks.all():
         frame = track.bounding_box()
         assert frame is not None
@@ -76,6 +80,7 @@ def test_each_shape_says_what_it_is_and_the_table_says_it_again(page: Page, addr
     expect(
         page.get_by_role("img", name="Prompt chunk: 300 tokens, 600 of 900 done, beside 2 other prompts")
     ).to_have_count(1)
+    expect(page.get_by_role("img", name="Speculative slot: 8 rounds, 21 of 28 drafted tokens kept")).to_have_count(1)
     expect(page.get_by_role("img", name="Lost: claimed somewhere in this time")).to_have_count(1)
     table = page.locator(".sb-timeline table")
     expect(table).to_be_hidden()

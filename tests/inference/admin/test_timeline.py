@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from accounts.models import Lane
 from accounts.tenancy import every_tenant
 from inference.admin.timeline import MOST_ROWS, Run, Story, draw, ticks
-from inference.admin.timeline_shapes import HEIGHT, Bar, Drawing, Mark
+from inference.admin.timeline_shapes import Bar, Drawing, Mark
 from inference.models import Generation, GenerationRun, RunOutcome
 from inference.runs import Event, EventKind
 from tests.factories import GenerationFactory, WorkerFactory
@@ -41,7 +41,7 @@ def shapes(drawing: Drawing) -> list[list[str]]:
 @st.composite
 def events(draw_from: Any, start: float, end: float) -> list[Event]:
     """Anything that may be in a row, of this version or another, whether or not it fits the run's own times."""
-    kinds = st.sampled_from([*EventKind, "slot_granted"])
+    kinds = st.sampled_from([*EventKind, "of_another_version"])
     details = st.fixed_dictionaries(
         {},
         optional={
@@ -54,6 +54,10 @@ def events(draw_from: Any, start: float, end: float) -> list[Event]:
             "busy": st.floats(0, 10),
             "gap": st.floats(0, 10),
             "reason": st.just("length"),
+            "rounds": st.integers(0, 99),
+            "proposed": st.integers(0, 999),
+            "accepted": st.integers(0, 999),
+            "parked": st.just(True),
         },
     )
     times = sorted(draw_from(st.lists(st.floats(start - 1, end + 1), max_size=12)))
@@ -94,7 +98,7 @@ def test_every_shape_is_inside_the_drawing_and_bars_are_in_order(told: Story) ->
         for bar in row.bars:
             assert 0 <= bar.x <= bar.x + bar.width <= 100.001
             assert bar.width > 0
-            assert 0 <= bar.y < bar.y + bar.height <= HEIGHT
+            assert 0 <= bar.y < bar.y + bar.height <= drawing.height
             assert bar.title
         for mark in row.marks:
             assert 0 <= mark.x <= 100
@@ -200,6 +204,51 @@ def test_a_live_generation_is_drawn_so_far(changes: dict[str, Any], drawn: list[
     assert shapes(drawing) == drawn
     for row in drawing.rows:
         assert [line.at for line in row.lines] == sorted(line.at for line in row.lines)
+
+
+def test_the_slot_is_drawn_below_the_tokens_with_its_rounds_in_words() -> None:
+    done = run(
+        1,
+        0.0,
+        10.0,
+        (0.0, EventKind.SLOT_WAIT, {"s": 1.0}),
+        (1.0, EventKind.SLOT_GRANT, {"s": 2.0, "rounds": 8, "proposed": 28, "accepted": 21}),
+        (1.0, EventKind.TOKENS, {"s": 2.0, "tokens": 29, "gap": 0.3}),
+        (3.0, EventKind.SLOT_WAIT, {"s": 4.0, "parked": True}),
+        (
+            7.0,
+            EventKind.SLOT_GRANT,
+            {"s": 2.0, "rounds": 6, "proposed": 0, "accepted": 0, "merged": 3, "busy": 1.5},
+        ),
+        (9.0, EventKind.CLASSIC, {"reason": "drafter_unavailable"}),
+    )
+    drawing = draw(story(epoch=1, claimed=0.0, runs=[done]))
+    (row,) = drawing.rows
+    assert [(bar.kind, bar.x, bar.width) for bar in row.bars] == [
+        (Bar.SLOT_WAIT, 0, 10),
+        (Bar.SLOT_GRANT, 10, 20),
+        (Bar.TOKENS, 10, 20),
+        (Bar.SLOT_WAIT, 30, 40),
+        (Bar.SLOT_GRANT, 70, 20),
+    ]
+    tokens = row.bars[2]
+    assert all(bar.y > tokens.y + tokens.height for bar in row.bars if bar is not tokens)
+    assert [(line.what, line.detail) for line in row.lines][:6] == [
+        ("Waiting", "for the speculative slot"),
+        ("Speculative slot", "8 rounds, 21 of 28 drafted tokens kept"),
+        ("Answer", "29 tokens, 14.5 tokens/s, longest pause 300 ms"),
+        ("Parked", "for the speculative slot"),
+        ("3 grants of the slot", "6 rounds, 1.5 s in all"),
+        ("Plain decoding", "drafter unavailable"),
+    ]
+    assert "4 grants of the slot, 14 rounds, 21 of 28 drafted tokens kept" in row.facts
+
+
+def test_a_drawing_has_room_for_the_slot_only_where_it_was_used() -> None:
+    plain = run(1, 0.0, 10.0, (1.0, EventKind.TOKENS, {"s": 2.0, "tokens": 29}))
+    slotted = run(1, 0.0, 10.0, (1.0, EventKind.SLOT_WAIT, {"s": 2.0}))
+    heights = [draw(story(epoch=1, claimed=0.0, runs=[one])).height for one in (plain, slotted)]
+    assert heights[0] < heights[1]
 
 
 def test_what_ended_in_the_queue_is_a_wait_and_an_end() -> None:
