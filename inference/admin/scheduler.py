@@ -21,6 +21,7 @@ from accounts.formatting import lasted, memory_size, number
 from accounts.models import Lane, Tenant
 from inference.admin.now import WorkerState, living, state_of
 from inference.admin.scheduler_form import slow_down
+from inference.admin.scheduler_slot import SlotNow, slot_now, tenants_of
 from inference.dispatch.queue import DispatchQueue, WaitingLane
 from inference.messages import DecodingRow, Heartbeat, ParkedRow, SchedulerSnapshot
 from inference.models import Generation, LanguageModel
@@ -128,6 +129,7 @@ class WorkerNow:
     strip: Strip | None = None
     debt: Debt | None = None
     terms: Terms | None = None
+    slot: SlotNow | None = None
     memory: list[Share]
     memory_words: str
     more_rows: int
@@ -170,7 +172,11 @@ def scheduler_now(models: Sequence[LanguageModel]) -> SchedulerNow:
             ModelNow(
                 model,
                 _lanes_now(model, queues.get(model.name), lanes, accepted, at),
-                [_worker_now(beat, tenants, at.timestamp()) for beat in shown if beat.model == model.name],
+                [
+                    _worker_now(beat, tenants, lanes, at.timestamp())
+                    for beat in shown
+                    if beat.model == model.name
+                ],
             )
             for model in models
         ],
@@ -189,6 +195,7 @@ def _tenant_names(beats: Iterable[Heartbeat]) -> dict[str, str]:
     snapshots = [beat.scheduler for beat in beats if beat.scheduler is not None]
     ids = {row.tenant for snapshot in snapshots for row in snapshot.rows}
     ids |= {row.tenant for snapshot in snapshots for row in snapshot.parked}
+    ids |= {id_ for snapshot in snapshots if snapshot.slot is not None for id_ in tenants_of(snapshot.slot)}
     if not ids:
         return {}
     known = Tenant.objects.filter(id__in=[uuid.UUID(hex=one) for one in ids])
@@ -222,7 +229,9 @@ def _lanes_now(
     return shown
 
 
-def _worker_now(beat: Heartbeat, tenants: Mapping[str, str], at: float) -> WorkerNow:
+def _worker_now(
+    beat: Heartbeat, tenants: Mapping[str, str], lanes: Mapping[int, str], at: float
+) -> WorkerNow:
     snapshot = beat.scheduler
     memory, memory_words = _memory(snapshot) if snapshot is not None else ([], "")
     return WorkerNow(
@@ -234,6 +243,7 @@ def _worker_now(beat: Heartbeat, tenants: Mapping[str, str], at: float) -> Worke
         strip=_strip(snapshot) if snapshot else None,
         debt=_debt(snapshot) if snapshot else None,
         terms=_terms(snapshot) if snapshot else None,
+        slot=slot_now(snapshot.slot, tenants, lanes) if snapshot and snapshot.slot else None,
         memory=memory,
         memory_words=memory_words,
         more_rows=snapshot.decoding - len(snapshot.rows) if snapshot else 0,

@@ -48,11 +48,19 @@ rows = [DecodingRow(generation=uuid.uuid5(uuid.NAMESPACE_URL, str(n)).hex, tenan
 parked = [ParkedRow(generation=uuid.uuid5(uuid.NAMESPACE_DNS, lane).hex, tenant=tenant, lane=lane, done=done,
     total=total, since=since) for tenant, lane, done, total, since in (
         (tenants[0], "normal", 1408, 2500, now - 4), (tenants[1], "low", 256, 6144, now - 11))]
-recent = ("pdddd" * 24)[:118] + "di"
+recent = ("pdsdsd" * 20)[:118] + "di"
+holding, ring = uuid.uuid5(uuid.NAMESPACE_OID, "0").hex, [uuid.uuid5(uuid.NAMESPACE_OID, n).hex for n in "12"]
+slot = SlotSnapshot(drafter="suffix_pool", draft_length=4, state="settled", verdict="enabled", speedup=1.42,
+    proposed=8120, accepted=5904, rotations=57, grants={{tenants[0]: 61, tenants[1]: 34}},
+    holder=SlotHolder(generation=holding, tenant=tenants[0], lane="high", slices=3, budget=8, tokens=188,
+        max_tokens=512),
+    waiting=[SlotWaiter(generation=ring[0], tenant=tenants[1], lane="normal", skips=1, started=True, tokens=96,
+        max_tokens=256), SlotWaiter(generation=ring[1], tenant=tenants[0], lane="high", max_tokens=512)])
 scheduler = SchedulerSnapshot(at=now, decoding=5, prefills=2, rows=rows, parked=parked, debt=384, chunk=128, interval=4,
     decode_ms=22.4, chunk_ms=118.0, kv_reserved=1750 * MIB, kv_budget=4096 * MIB, kv_watermark=205 * MIB,
     kv_cached=610 * MIB, kv_cache_budget=1024 * MIB, lane_floor=4, preemption=True, recent=recent,
-    recent_ms=[{{"i": 0, "p": 90 + 7 * n % 60, "d": 20 + 5 * n % 7}}[one] for n, one in enumerate(recent)])
+    recent_ms=[{{"i": 0, "p": 90 + 7 * n % 60, "d": 20 + 5 * n % 7, "s": 31 + 3 * n % 9}}[one]
+        for n, one in enumerate(recent)], slot=slot)
 heartbeats.HEARTBEAT_TTL_S = 120
 heartbeats.beat(store.sync_client(), Heartbeat(worker="a" * 32, model=model.name, hostname="mac-studio.local", pid=4711,
     started_at=now - 9000, sent_at=now, progressed_at=now + 100, ready=True, draining=False, blas="Accelerate",
@@ -81,9 +89,13 @@ def test_all_of_a_busy_worker_can_be_seen_in_both_schemes(busy: AdminSite, page:
     expect(page.get_by_role("row", name="low")).to_contain_text("2 of 4")
     fills = {
         name: page.locator(f".sb-{name}").first.evaluate("element => getComputedStyle(element).fill")
-        for name in ("tick-decode", "tick-prefill", "kv-cached", "kv-watermark")
+        for name in ("tick-decode", "tick-prefill", "tick-speculate", "kv-cached", "kv-watermark")
     }
-    assert len(set(fills.values()) | {ground}) == 5, fills
+    assert len(set(fills.values()) | {ground}) == 6, fills
+    slot = page.get_by_role("region", name="Speculative slot")
+    expect(slot).to_contain_text("1.42 times as fast")
+    expect(slot.get_by_role("region", name="Has it")).to_contain_text("3 of 8 rounds")
+    expect(slot.get_by_role("region", name="Wait for it")).to_contain_text("parked, passed over 1 of 2")
 
 
 def test_it_follows_the_worker_until_it_is_held_still(busy: AdminSite, page: Page) -> None:

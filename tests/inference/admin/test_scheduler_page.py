@@ -18,7 +18,15 @@ from accounts.tenancy import every_tenant
 from inference.admin.scheduler import STRIP_HEIGHT, WorkerNow, scheduler_now
 from inference.dispatch import claims, heartbeats
 from inference.dispatch.queue import DispatchQueue
-from inference.messages import DecodingRow, Heartbeat, ParkedRow, SchedulerSnapshot
+from inference.messages import (
+    DecodingRow,
+    Heartbeat,
+    ParkedRow,
+    SchedulerSnapshot,
+    SlotHolder,
+    SlotSnapshot,
+    SlotWaiter,
+)
 from inference.models import Generation, LanguageModel, Worker
 from signalbox import store
 from tests.factories import GenerationFactory, LanguageModelFactory, TenantFactory, WorkerFactory
@@ -143,6 +151,106 @@ def test_memory_is_drawn_as_parts_of_the_budget(valkey: redis.Redis) -> None:
     assert told(valkey, snapshot()).memory == []
 
 
+def slot(**changes: Any) -> SlotSnapshot:
+    return SlotSnapshot(drafter="suffix_pool", draft_length=4, state="settled", **changes)
+
+
+def in_ring(lane: str, skips: int, **changes: Any) -> SlotWaiter:
+    ids = {"generation": uuid.uuid4().hex, "tenant": uuid.uuid4().hex}
+    return SlotWaiter(**ids, lane=lane, skips=skips, **changes)
+
+
+def test_the_slot_is_shown_with_its_holder_its_ring_and_what_it_gains(
+    as_operator: Client, valkey: redis.Redis
+) -> None:
+    tenant, other, worker = TenantFactory(name="Rail & Co"), TenantFactory(name="Depot"), WorkerFactory()
+    holder = SlotHolder(
+        generation=uuid.uuid4().hex,
+        tenant=tenant.id.hex,
+        lane="high",
+        slices=3,
+        budget=8,
+        tokens=40,
+        max_tokens=512,
+    )
+    parked = in_ring("low", 2, started=True, tokens=77, max_tokens=128)
+    shown = slot(
+        holder=holder,
+        waiting=[in_ring("normal", 0), parked],
+        rotations=12,
+        grants={tenant.id.hex: 30, other.id.hex: 10},
+        proposed=2000,
+        accepted=1500,
+        verdict="enabled",
+        speedup=1.42,
+    )
+    heartbeats.beat(valkey, beat(worker, snapshot(slot=shown)))
+    text = as_operator.get(_page(worker.model), headers=HTMX).content.decode()
+    for words in (
+        "Suffix pool",
+        "1.42 times as fast",
+        "75%",
+        "1,500 of 2,000 drafted tokens",
+        "4 tokens",
+        "Rail &amp; Co",
+        "3 of 8 rounds",
+        "40 / 512",
+        "77 / 128",
+        "parked, passed over 2 of 2",
+        "not begun, passed over 0 of 2",
+        reverse("admin:inference_generation_change", args=(uuid.UUID(parked.generation),)),
+        "Depot",
+    ):
+        assert words in text, words
+    assert text.count("sb-pip-run") == 3
+    assert "style=" not in text
+    # Of the two, the one that was passed over as often as one may be.
+    assert text.index(parked.generation[:8]) < text.index(">next<")
+    assert text.count(">next<") == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("changes", "words", "pips"),
+    [
+        ({"slices": 0, "budget": 8}, "0 of 8 rounds", 8),
+        ({"slices": 11, "budget": 8}, "11 rounds, for nobody waits", 0),
+        ({"slices": 1, "budget": 0}, "1 round; keeps it to its end", 0),
+        ({"slices": 9, "budget": 64}, "9 of 64 rounds", 0),
+    ],
+)
+def test_a_grant_is_told_by_its_rounds(
+    valkey: redis.Redis, changes: dict[str, int], words: str, pips: int
+) -> None:
+    holder = SlotHolder(generation=uuid.uuid4().hex, tenant=uuid.uuid4().hex, lane="normal", **changes)
+    shown = told(valkey, snapshot(slot=slot(holder=holder))).slot
+    assert shown is not None
+    assert shown.holder is not None
+    assert (shown.holder.words, len(shown.holder.pips)) == (words, pips)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("changes", "headline", "meaning"),
+    [
+        ({"state": "forced_on"}, "always on", "whether it pays"),
+        ({"state": "forced_off", "verdict": "enabled"}, "off", "Nothing new"),
+        ({"state": "profiling", "samples": 3}, "being measured", "3 of 4 generations"),
+        ({"verdict": "enabled", "speedup": 1.5}, "1.50 times as fast", "it pays"),
+        ({"verdict": "declined", "speedup": 0.8}, "does not pay", "0.80 times as fast"),
+        ({"verdict": "undecided", "speedup": 1.1}, "too close to call", "1.10 times as fast"),
+        ({"state": "a new one"}, "not measured", ""),
+    ],
+)
+def test_what_speculation_gains_is_told_in_words(
+    valkey: redis.Redis, changes: dict[str, Any], headline: str, meaning: str
+) -> None:
+    shown = told(valkey, snapshot(slot=SlotSnapshot(**changes))).slot
+    assert shown is not None
+    assert (shown.verdict.headline, meaning in shown.verdict.meaning) == (headline, True)
+    assert told(valkey, snapshot()).slot is None
+
+
 @pytest.mark.django_db
 def test_the_strip_is_as_high_as_the_longest_tick_and_ends_at_the_right(valkey: redis.Redis) -> None:
     strip = told(valkey, snapshot(recent="dpi", recent_ms=[5.0, 80.0, 0.0])).strip
@@ -243,7 +351,9 @@ def test_the_page_costs_as_much_under_load_as_idle(
             made = GenerationFactory(model=model, lane=lane)
             queue.enqueue(_named(make_task(rank=lane.rank, model=model.name), made))
         rows = [streaming(tenant=TenantFactory().id.hex) for _ in range(10)]
-        heartbeats.beat(valkey, beat(WorkerFactory(model=model), snapshot(decoding=10, rows=rows)))
+        ring = [in_ring("low", 0, started=True) for _ in range(3)]
+        busy = snapshot(decoding=10, rows=rows, slot=slot(waiting=ring))
+        heartbeats.beat(valkey, beat(WorkerFactory(model=model), busy))
         # The user; the model; lanes; tenants; what waits first.
         with django_assert_num_queries(6):
             as_operator.get(_page(model), headers=HTMX)
