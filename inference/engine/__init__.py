@@ -8,13 +8,15 @@
     From a prepared directory to a model: weights and configuration only, never code.
 ``engine.Engine``
     Owns the model, on one thread. Sequences are admitted, prefilled chunk by chunk, decoded together and
-    dropped; each call of ``prefill`` or ``decode`` is one model action. When a sequence ends is its
-    caller's decision.
+    dropped; each call of ``prefill``, ``decode``, ``slice_zero`` or ``speculate`` is one model action. When a
+    sequence ends is its caller's decision.
 ``batch``
     mlx-lm's two batch primitives, made to act once a tick: decoding stays one step ahead, so that the
     device computes while Python publishes.
-``row``
-    What is known of one sequence: enough to run it again from nothing.
+``row``, ``row_batches``
+    What is known of one sequence: enough to run it again from nothing; and what does so.
+``speculative``, ``drafting``
+    A sequence that decodes several tokens in a forward pass, because a drafter guessed them; and the drafters.
 ``prefix_cache``, ``row_prefixes``
     What was run of a sequence is kept, and the next one of its tenant that begins alike starts behind it.
     The first is a tree of tokens and arrays and knows no batch; the second takes rows out of batches and puts them in.
@@ -25,9 +27,9 @@
 
 Three promises, each with its tests. *The same tokens*: a sequence gets the tokens it would get alone, whoever
 else is in the batch, however its prompt was cut, resumed or not, its prefix cached or not (bit by bit on the
-stock CPU build; on other backends as far as their logits are the same). *A fault costs its own sequence
-only*: what fails together is run again alone. *Nothing for nobody*: log-probabilities of a whole vocabulary
-are not computed unless someone asks.
+stock CPU build; on other backends as far as their logits are the same), and whatever a drafter guessed. *A
+fault costs its own sequence only*: what fails together is run again alone, and a drafter's faults cost guesses.
+*Nothing for nobody*: log-probabilities of a whole vocabulary are not computed unless someone asks.
 
 This package is imported by the worker and by the preparation of models, never by the web process.
 Importing it imports neither MLX nor anything else.

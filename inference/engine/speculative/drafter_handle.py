@@ -43,8 +43,13 @@ class DrafterHandle:
 
     @property
     def holder(self) -> str | None:
-        """The key of the sequence that has it."""
-        return self._holder
+        """The key of the sequence that has it; None also if there is none to have."""
+        return self._holder if self._drafter is not None else None
+
+    @property
+    def available(self) -> bool:
+        """Whether ``take`` is worth a try: there is a drafter, or one may be made yet."""
+        return self._drafter is not None or self._factory is not None
 
     def set_factory(self, factory: Callable[[], Drafter] | None) -> None:
         """Make drafters by this from now on, beginning with one; with None there is none.
@@ -67,8 +72,8 @@ class DrafterHandle:
 
         Raises ``RuntimeError`` if another sequence has it.
         """
-        if self._holder not in (None, context.key):
-            raise RuntimeError(f"Sequence {context.key!r} takes the drafter while {self._holder!r} has it.")
+        if self.holder not in (None, context.key):
+            raise RuntimeError(f"Sequence {context.key!r} takes the drafter while {self.holder!r} has it.")
         if self._drafter is None:
             self._make()
         drafter = self._drafter
@@ -85,13 +90,13 @@ class DrafterHandle:
     def draft(self, context: DraftContext, k: int, vocab_size: int) -> tuple[list[int], DrafterFault | None]:
         """At most ``k`` guesses for the sequence that holds the drafter, and what it failed of, if it did.
 
-        Raises ``RuntimeError`` if that sequence does not hold it.
+        None where the drafter is lost. Raises ``RuntimeError`` if there is one that this sequence does not hold.
         """
-        if self._holder != context.key:
-            raise RuntimeError(f"Sequence {context.key!r} drafts while {self._holder!r} has the drafter.")
         drafter = self._drafter
         if drafter is None:
             return [], self.fault
+        if self._holder != context.key:
+            raise RuntimeError(f"Sequence {context.key!r} drafts while {self._holder!r} has the drafter.")
         try:
             drafter.bind(context)
             guesses = [int(token) for token in drafter.draft(k)[:k]]

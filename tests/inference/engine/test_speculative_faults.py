@@ -141,6 +141,8 @@ def test_a_drafter_that_fails_again_and_again_is_given_up(
         assert result.fault is None
     assert drive.tokens["g"] == expected[:6]
     assert len(made) == 3
+    assert drive.engine.drafter.holder is None
+    assert not drive.engine.drafter.available
     drive.engine.return_drafter("g")
     assert not drive.engine.take_drafter("g")
     assert "no draft today" in str(drive.engine.drafter.fault)
@@ -171,8 +173,8 @@ def test_a_drafter_that_cannot_be_made_is_asked_for_again(tiny_model: Path) -> N
     workshop = Workshop(OSError("no disk"), OSError("still no disk"))
     drive, expected = start(tiny_model, workshop)
     assert "no disk" in str(drive.engine.drafter.fault)
+    assert drive.engine.drafter.available
     assert not drive.engine.take_drafter("g")
-    assert drive.engine.drafter.name is None
     assert drive.engine.drafter.memory_bytes == 0
     assert drive.engine.take_drafter("g")
     assert (drive.engine.drafter.name, drive.engine.drafter.memory_bytes) == ("scripted", 1000)

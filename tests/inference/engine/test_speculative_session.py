@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import mlx.core as mx
 import pytest
@@ -31,7 +32,7 @@ class Ascending:
     """A logits processor that looks at all tokens before it: never the same three times, and a taste for the next."""
 
     def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
-        last = int(tokens[-1].item())
+        last = cast("int", tokens[-1].item())
         return logits.at[:, last].add(-5.0).at[:, (last + len(tokens)) % logits.shape[-1]].add(2.0)
 
 
@@ -294,7 +295,8 @@ def test_sampled_tokens_come_as_often_as_the_model_says(tiny_model: Path, prompt
         caches = make_prompt_cache(drive.engine.model)
         logits = drive.engine.model(mx.array([tokens]), cache=caches)[0, -1]
         best = mx.argsort(-logits)[:width]
-        return dict(zip(best.tolist(), mx.softmax(logits[best]).tolist(), strict=True))
+        chances = cast("list[float]", mx.softmax(logits[best]).tolist())
+        return dict(zip(cast("list[int]", best.tolist()), chances, strict=True))
 
     expected: dict[tuple[int, ...], float] = {}
     first = distribution(prompt)
