@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from signalbox.celery import app
 from signalbox.configuration import configuration
+from signalbox.migrations_check import NotMigratedError, require_migrated
 from signalbox.state_directory import StateDirectoryError, check_file, ensure_directory
 
 #: The tasks wait for the database rather than compute.
@@ -26,7 +27,8 @@ class Command(BaseCommand):
         try:
             ensure_directory(directory, "Celery's directory")
             check_file(directory / "beat", "Celery's schedule")
-        except StateDirectoryError as error:
+            require_migrated()
+        except (NotMigratedError, StateDirectoryError) as error:
             raise CommandError(str(error)) from error
         beat = EmbeddedService(app, thread=True, schedule_filename=str(directory / "beat"))
         with warnings.catch_warnings():

@@ -4,6 +4,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from signalbox import server
 from signalbox.configuration import configuration
+from signalbox.migrations_check import NotMigratedError, require_migrated
 from signalbox.state_directory import StateDirectoryError
 
 
@@ -15,6 +16,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
+            require_migrated()
             server.serve(configuration())
-        except StateDirectoryError as error:
+        except (NotMigratedError, StateDirectoryError) as error:
             raise CommandError(str(error)) from error
