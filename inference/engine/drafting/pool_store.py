@@ -89,6 +89,12 @@ class PoolStore:
 
         What cannot be saved is logged and tried again the next time.
         """
+        try:
+            self._synchronise()
+        except OSError as error:
+            _log.warning("no tenant's pool can be saved, and all will be tried again: %s", error)
+
+    def _synchronise(self) -> None:
         with self._lock:
             known = {namespace: loaded.forgotten for namespace, loaded in self._pools.items()}
         if not known:

@@ -98,6 +98,19 @@ def test_what_cannot_be_saved_is_saved_later(tmp_path: Path, caplog: pytest.LogC
     assert path_of(tmp_path).exists()
 
 
+def test_a_directory_that_cannot_be_used_stops_no_worker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_way = tmp_path / "pools"
+    pools = taught(in_the_way, 1, 2)
+    in_the_way.write_text("a file where a directory belongs")
+    pools.synchronise()
+    assert len(caplog.records) == 1
+    in_the_way.unlink()
+    pools.synchronise()
+    assert path_of(in_the_way).exists()
+
+
 def test_a_forgotten_tenant_is_forgotten_by_the_worker_that_has_its_pool(tmp_path: Path) -> None:
     pools = taught(tmp_path, 1, 2)
     pools.learn("another", [3, 4])
