@@ -7,8 +7,8 @@ VENV := .venv/bin/python
 ON_POSTGRESQL := tests/accounts tests/inference/admin tests/inference/api/test_database_connections.py \
 	tests/inference/api/test_hostile_text.py tests/inference/test_cancellation.py tests/inference/test_conversations.py \
 	tests/inference/test_intake.py tests/inference/test_language_models.py tests/inference/test_settlement.py
-# Two files at a time: much of a test's time is waiting. What drives a browser runs alone.
-IN_PARALLEL := --numprocesses 2 --dist loadfile
+# Two files at a time, in the order of tests/conftest.py: much of a test's time is waiting. What drives a browser runs alone.
+IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 UV_COMPILE := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
 
 .PHONY: help up test check lock configuration set-up-test

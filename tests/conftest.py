@@ -28,7 +28,7 @@ pytest_plugins = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the database, for the pass over it on PostgreSQL; put what drives a browser last."""
+    """Mark what uses the database, for the pass over it on PostgreSQL; put slow files first, and browsers last."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if item.get_closest_marker("django_db") or fixtures & {
@@ -37,8 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "django_db_reset_sequences",
         }:
             item.add_marker("database")
-    # Last: a browser driven from here keeps an event loop running, beside which no test may start its own.
-    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+    # Slow files first: begun last, one of them would leave the other process of a parallel run idle. A browser driven
+    # from here keeps an event loop running, beside which no test may start its own.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.get_closest_marker("browser") is not None, item.path not in slow))
 
 
 @pytest.fixture(scope="session")

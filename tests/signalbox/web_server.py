@@ -34,8 +34,12 @@ class Server:
         with socket.create_connection(("127.0.0.1", self.port), timeout=1):
             return True
 
-    def connect(self, request: str, *, receive_buffer: int | None = None) -> socket.socket:
+    def connect(
+        self, request: str, *, receive_buffer: int | None = None, send_buffer: int | None = None
+    ) -> socket.socket:
         connection = socket.socket()
+        if send_buffer:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         if receive_buffer:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         connection.settimeout(DEADLINE_S)
