@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from inference.engine.drafting.factory import DrafterKind as EngineDrafterKind
 from inference.engine.drafting.factory import drafter_factory
+from inference.engine.drafting.neutral_pool import find_neutral
 from inference.engine.drafting.pool_store import PoolOwner, PoolStore
 from inference.models import DrafterKind, LanguageModel
 from inference.scheduler_settings import SpeculationSettings
@@ -24,7 +25,7 @@ class Drafting:
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, pools_dir: Path) -> None:
         owner = PoolOwner(model.name, model.checksum, vocabulary.checksum(tokenizer))
-        self.pools: Final = PoolStore(pools_dir, owner)
+        self.pools: Final = PoolStore(pools_dir, owner, find_neutral(pools_dir, owner))
         self._tokenizer = tokenizer
 
     def factory(self, settings: SpeculationSettings) -> Callable[[], Drafter] | None:

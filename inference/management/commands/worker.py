@@ -7,21 +7,18 @@ import signal
 from argparse import ArgumentParser
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from django import db
 from django.core.management.base import BaseCommand, CommandError
 from django.db.models import QuerySet
 
-from inference.engine.blas import BlasError, load_blas
+from inference.management.serving import load_engine
 from inference.models import LanguageModel
 from inference.worker.loop import LoopEnd
 from inference.worker.process import WorkerProcess, WorkerTimes
 from signalbox.configuration import Configuration, configuration
-
-if TYPE_CHECKING:
-    from inference.engine.engine import Engine
 
 _log = structlog.get_logger(__name__)
 
@@ -49,7 +46,7 @@ class Command(BaseCommand):
         model = model_to_serve(options["model"])
         _set_title(f"worker {model.name}")
         worker = WorkerProcess(
-            _load_engine(model),
+            load_engine(model),
             model,
             WorkerTimes(
                 lease_s=settings.lease_seconds,
@@ -108,29 +105,6 @@ def _add(name: str | None) -> str:
     if name == brought == configuration().default_model:
         return "`make up` prepares it."
     return "Add it with `manage.py model add`."
-
-
-def _load_engine(model: LanguageModel) -> Engine:
-    """The engine, behind the BLAS that has to be there before it."""
-    settings = configuration()
-    try:
-        blas = load_blas(settings.blas_dir, settings.blas, settings.blas_threads or None)
-    except BlasError as error:
-        raise CommandError(str(error)) from error
-    _log.info("blas_loaded", blas=str(blas), kind=blas.kind.value)
-    if blas.warning:
-        _log.warning("blas_slow", remedy=blas.warning)
-    # Only now: this imports MLX.
-    from inference.engine.engine import Engine
-    from inference.engine.preparation import PreparationError
-    from inference.tokenization.tokenizer import TokenizerError
-
-    try:
-        engine = Engine(model.path)
-    except (PreparationError, TokenizerError) as error:
-        raise CommandError(f"The model {model.name!r} cannot be served: {error}") from error
-    _log.info("model_loaded", model=model.name, device=engine.device)
-    return engine
 
 
 def _drain_on_signals(worker: WorkerProcess) -> None:
