@@ -44,6 +44,8 @@ class SchedulerForm(forms.ModelForm):  # type: ignore[type-arg]
         if chosen is not None and drafts and chosen.pk != self.instance.draft_model_id:
             objection = draft_models.objection(self.instance, chosen)
             if objection is not None:
+                # One was chosen: the model's own rules are not to ask for it beside this.
+                self.instance.draft_model = chosen
                 raise ValidationError(objection)
         return chosen
 
