@@ -31,7 +31,7 @@ class _VerdictInWords:
     def drafted_by(self, verdict: SpeculationVerdict) -> str:
         return drafter_name(verdict.drafter)
 
-    @display(description="As fast as without", ordering="speedup")
+    @display(description="Speed", ordering="speedup")
     def gain(self, verdict: SpeculationVerdict) -> str:
         return f"{verdict.speedup:.2f} times"
 
@@ -51,16 +51,7 @@ class VerdictsOfModel(_VerdictInWords, LookInline):
 
 @admin.register(SpeculationVerdict)
 class SpeculationVerdictAdmin(_VerdictInWords, SiteModelAdmin):
-    list_display = (
-        "model_link",
-        "ruling",
-        "gain",
-        "drafted_by",
-        "draft_tokens",
-        "hardware",
-        "why",
-        "when",
-    )
+    list_display = ("pairing", "drafting", "ruling", "gain", "why", "when")
     list_display_links = ("ruling",)
     list_filter = (
         ("verdict", titled("verdict", admin.ChoicesFieldListFilter)),
@@ -97,7 +88,15 @@ class SpeculationVerdictAdmin(_VerdictInWords, SiteModelAdmin):
     )
     measured_exactly = time_field("measured_at", "Measured")
 
-    @display(description="Model", ordering="language_model__name")
+    @display(description="Model", header=True, ordering="language_model__name")
+    def pairing(self, verdict: SpeculationVerdict) -> list[str]:
+        return [verdict.language_model.name, verdict.hardware]
+
+    @display(description="Drafter", header=True, ordering="drafter")
+    def drafting(self, verdict: SpeculationVerdict) -> list[str]:
+        return [drafter_name(verdict.drafter), f"{verdict.draft_tokens} tokens at most"]
+
+    @display(description="Model")
     def model_link(self, verdict: SpeculationVerdict) -> str:
         return link(verdict.language_model)
 
