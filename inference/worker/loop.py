@@ -142,7 +142,7 @@ class TickLoop:
             self._carry_out(self._requests.get_nowait())
         plan = self._decide()
         while plan.decision.action is Action.SPECULATE and not self._slot.promote():
-            plan = self._decide()  # nobody at the slot could go on there: they are elsewhere by now
+            plan = self._decide()
         self._last = decision = plan.decision
         rows, started = self.roster.decoding_rows, time.monotonic()
         match decision.action:

@@ -112,18 +112,22 @@ class SpeculativeSlot:
     # A slice
 
     def promote(self) -> bool:
-        """See to it that somebody holds the slot; False if nobody of those who wait can."""
-        while self.state.holder is None:
-            entry, self.state = slot.next_entry(self.state)
-            if entry is None:
-                return False
-            sequence = self._jobs[entry.key].sequence
-            reason = self._cannot_resume(sequence) if entry.started else self._cannot_begin(sequence)
-            if reason is not None:
-                self._to_classic(sequence, reason)
-                continue
-            self.state = slot.grant(self.state, entry, self._settings.grant_rounds)
-            self._granted(sequence)
+        """See to it that somebody holds the slot. False: whose turn it was cannot, and the tick is to be decided again.
+
+        That one is elsewhere by then. Whether the next one's slice may be run now is not what was decided.
+        """
+        if self.state.holder is not None:
+            return True
+        entry, self.state = slot.next_entry(self.state)
+        if entry is None:
+            return False
+        sequence = self._jobs[entry.key].sequence
+        reason = self._cannot_resume(sequence) if entry.started else self._cannot_begin(sequence)
+        if reason is not None:
+            self._to_classic(sequence, reason)
+            return False
+        self.state = slot.grant(self.state, entry, self._settings.grant_rounds)
+        self._granted(sequence)
         return True
 
     def run_prompt(self, chunk_tokens: int) -> StepResult:
@@ -223,7 +227,7 @@ class SpeculativeSlot:
             return DeclineReason.NO_DRAFTER
         if not sequence.task.speculation:
             return DeclineReason.FORBIDDEN_BY_ENTITLEMENT
-        if self._engine.drafter.name is None:
+        if not self._engine.drafter.available:
             return DeclineReason.DRAFTER_UNAVAILABLE
         if self._engine.cannot_speculate(sequence.key) is not None:
             return DeclineReason.CACHES_CANNOT_BE_CUT
