@@ -11,13 +11,17 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from signalbox.configuration import ROOT, Configuration
+from tests.fixtures.event_stream import EventStream, chat_stream
 from tests.fixtures.live_stack import free_port, install
 from tests.fixtures.processes import ManagedProcess
 
@@ -103,6 +107,15 @@ def up(tiny_model_dir: Path) -> Iterator[Up]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+def answers(url: str) -> bool:
+    """Whether there is an answer at ``url``."""
+    try:
+        with urllib.request.urlopen(url, timeout=10):
+            return True
+    except OSError:
+        return False
+
+
 def wait_until(condition: Callable[[], object], up: Up) -> None:
     deadline = time.monotonic() + _DEADLINE_S
     while not condition():
@@ -146,6 +159,24 @@ def test_up_serves_survives_a_crash_and_stops_in_order(up: Up) -> None:
     os.kill(found["worker"]["pid"], signal.SIGKILL)
     wait_until(lambda: "! worker-tiny ended with signal SIGKILL; it is started again" in up.output, up)
     wait_until(lambda: up.output.count("worker_serving") == 2, up)
+
+    # So is a killed web process, and who was reading goes on behind the last event that came.
+    reader: Any = SimpleNamespace(base_url=status["url"], api_key=_KEY.search(up.output)[0], model="tiny")  # type: ignore[index]
+    options = {"include_usage": True, "resumable": True}
+    stream = chat_stream(reader, "When?", max_tokens=200, stream_options=options).read(5)
+    killed = up.children()
+    os.kill(killed["worker"].pid, signal.SIGSTOP)  # nothing ends meanwhile
+    os.kill(killed["web"].pid, signal.SIGKILL)
+    with pytest.raises(ConnectionError):
+        stream.read_to_end()
+    wait_until(lambda: "! web ended with signal SIGKILL; it is started again" in up.output, up)
+    wait_until(lambda: answers(f"{status['url']}/health/live"), up)
+    os.kill(killed["worker"].pid, signal.SIGCONT)
+    rest = stream.resumed().read_to_end()
+    whole = EventStream(reader, "GET", f"/v1/generations/{stream.generation}/events").open().read_to_end()
+    assert rest.error is None
+    assert rest.seqs[0] > stream.seqs[-1]
+    assert stream.text + rest.text == whole.text
 
     # In order: web and Celery, then the worker, then Valkey.
     children = up.children()

@@ -80,7 +80,9 @@ def test_each_shape_says_what_it_is_and_the_table_says_it_again(page: Page, addr
     expect(
         page.get_by_role("img", name="Prompt chunk: 300 tokens, 600 of 900 done, beside 2 other prompts")
     ).to_have_count(1)
-    expect(page.get_by_role("img", name="Speculative slot: 8 rounds, 21 of 28 drafted tokens kept")).to_have_count(1)
+    expect(
+        page.get_by_role("img", name="Speculative slot: 8 rounds, 21 of 28 drafted tokens kept")
+    ).to_have_count(1)
     expect(page.get_by_role("img", name="Lost: claimed somewhere in this time")).to_have_count(1)
     table = page.locator(".sb-timeline table")
     expect(table).to_be_hidden()

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 
 from inference.messages import CancelReason, EndState
+from inference.scheduling.speculation import DeclineReason
 from inference.worker.metrics import ClaimKind, Fault, Stage, WorkerMetrics
 from signalbox.configuration import ROOT
-
-
-class Decline(StrEnum):
-    """Any reason."""
-
-    DOES_NOT_PAY = "does_not_pay"
 
 
 def test_every_series_is_in_the_operators_table() -> None:
@@ -26,7 +20,7 @@ def test_every_series_is_in_the_operators_table() -> None:
     metrics.deferrals(0)
     metrics.preemptions("low")
     metrics.slot("normal")
-    metrics.declines(Decline.DOES_NOT_PAY)
+    metrics.declines(DeclineReason.DOES_NOT_PAY)
     told = {
         re.sub(r"_(bucket|sum|count)$", "", name.partition("{")[0]) for name in metrics.counters.snapshot()
     }
