@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from inference.api.chat_socket import MOST_INVALID_FRAMES
+from tests.inference.dispatch.conftest import wait_until
 from tests.signalbox.browser.site import MODEL, PASSWORD, USER, Site, open_site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -171,6 +172,9 @@ def test_an_open_socket_outlives_an_outage_and_still_hears_that_its_session_ends
         said = site.web.log.read_text()[seen:]
         assert "Unexpected exception in receive task" in said
         assert "channels_redis/pubsub.py" not in said, "an outage is no traceback a second"
+        with site.valkey.client() as store:
+            # The web listens again once it has noticed the outage itself, which is a matter of a second.
+            wait_until(lambda: store.pubsub_channels("asgi__group__user.*"))
         token = client.get("/password/") and client.cookies["csrftoken"]
         client.post("/logout/", data={"csrfmiddlewaretoken": token})
         assert close_code(connection) == 4401
