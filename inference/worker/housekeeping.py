@@ -72,7 +72,7 @@ def housekeeping_thread(
             Job("settings", _SETTINGS_S, settings),
             Job("published_prefixes", _SETTINGS_S, published),
             Job("verdicts", _SETTINGS_S, verdicts),
-            Job("pools", _SETTINGS_S, save_pools),
+            Job("pools", sweep_s, save_pools),
             Job("last_seen", _LAST_SEEN_S, lambda: workers.update(last_seen_at=timezone.now())),
         ],
     )
