@@ -96,40 +96,44 @@ class PoolStore:
 
     def _synchronise(self) -> None:
         with self._lock:
-            known = {namespace: loaded.forgotten for namespace, loaded in self._pools.items()}
-        if not known:
-            return
+            if not self._pools:
+                return
         with pool_files.locked(self._dir):
-            for namespace, forgotten in known.items():
-                if pool_files.last_forgotten(self._dir, namespace) != forgotten:
-                    self._drop(namespace)
             with self._lock:
-                texts = {namespace: self._pools[namespace].pool.texts for namespace in self._unsaved}
+                pools = dict(self._pools)
+                unsaved = {namespace: pools[namespace].pool.texts for namespace in self._unsaved}
                 self._unsaved.clear()
-            for namespace, each in texts.items():
-                self._save(namespace, each)
+            for namespace, loaded in pools.items():
+                self._settle(namespace, loaded.forgotten, unsaved.get(namespace))
 
-    def _drop(self, namespace: str) -> None:
-        with self._lock:
-            self._pools.pop(namespace, None)
-            self._unsaved.discard(namespace)
+    def _settle(self, namespace: str, forgotten: str, texts: tuple[bytes, ...] | None) -> None:
+        """Drop one tenant's pool if it was forgotten since it was loaded, else save its ``texts``, if there are new ones.
 
-    def _save(self, namespace: str, texts: tuple[bytes, ...]) -> None:
-        content = PoolContent(
-            vocabulary=self._owner.vocabulary,
-            model=self._owner.model,
-            model_checksum=self._owner.model_checksum,
-            texts=texts,
-        )
+        Both within one hold of the files' lock: a pool that is forgotten meanwhile is not written back.
+        """
         try:
-            pool_files.write(pool_files.tenant_path(self._dir, self._owner.model, namespace), content)
+            if pool_files.last_forgotten(self._dir, namespace) != forgotten:
+                with self._lock:
+                    self._pools.pop(namespace, None)
+                    self._unsaved.discard(namespace)
+            elif texts is not None:
+                path = pool_files.tenant_path(self._dir, self._owner.model, namespace)
+                pool_files.write(path, self._content(texts))
         except OSError as error:
             _log.warning(
                 "the pool of tenant %s cannot be saved, and will be tried again: %s", namespace, error
             )
             with self._lock:
-                if namespace in self._pools:
+                if texts is not None and namespace in self._pools:
                     self._unsaved.add(namespace)
+
+    def _content(self, texts: tuple[bytes, ...]) -> PoolContent:
+        return PoolContent(
+            vocabulary=self._owner.vocabulary,
+            model=self._owner.model,
+            model_checksum=self._owner.model_checksum,
+            texts=texts,
+        )
 
     def _read(self, namespace: str) -> SuffixPool:
         path = pool_files.tenant_path(self._dir, self._owner.model, namespace)

@@ -37,4 +37,5 @@ class Sessions(Generic[_State]):
         self._states.pop(key, None)
 
     def __iter__(self) -> Iterator[_State]:
-        return iter(self._states.values())
+        # A copy: what they hold is also counted on other threads.
+        return iter([*self._states.values()])

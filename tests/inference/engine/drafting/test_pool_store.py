@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import logging
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,31 @@ def test_a_directory_that_cannot_be_used_stops_no_worker(
     in_the_way.unlink()
     pools.synchronise()
     assert path_of(in_the_way).exists()
+
+
+def test_what_is_learnt_while_it_is_being_forgotten_is_not_written_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught(tmp_path, 1, 2).synchronise()
+    pools = taught(tmp_path, 3, 4, namespace="another")
+
+    @contextmanager
+    def locked_after_a_forget(pools_dir: Path) -> Iterator[None]:
+        pools.learn("mine", [5, 6])
+        pool_files.forget(pools_dir, "mine")
+        with locked(pools_dir):
+            yield
+
+    locked = pool_files.locked
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "inference.engine.drafting.pool_store.pool_files.locked",
+            lambda pools_dir: (patched.undo(), locked_after_a_forget(pools_dir))[1],
+        )
+        pools.synchronise()
+    assert not path_of(tmp_path).exists()
+    assert pools.of("mine").texts == ()
+    assert path_of(tmp_path, "another").exists()
 
 
 def test_a_forgotten_tenant_is_forgotten_by_the_worker_that_has_its_pool(tmp_path: Path) -> None:
