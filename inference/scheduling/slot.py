@@ -73,11 +73,9 @@ class Offer(StrEnum):
 
 
 class SliceEnd(StrEnum):
-    """What becomes of the holder after a slice."""
+    """What becomes of the holder that has run a slice and goes on. One that has ended leaves (``leave``)."""
 
     HOLDS = "holds"
-    #: It was the last: the slot is free.
-    FREED = "freed"
     #: Its grant has expired: the drafter has to be returned, and it waits at the ring's tail.
     PARKED = "parked"
 
@@ -97,16 +95,14 @@ def offer(state: SlotState, key: str, lane_rank: int, budget: int) -> tuple[Offe
     return Offer.WAITS, replace(state, ring=(*state.ring, waiter))
 
 
-def sliced(state: SlotState, *, finished: bool) -> tuple[SliceEnd, SlotState]:
-    """The holder ran a slice: its slice 0 as a whole, a probe or a round. ``finished``: its sequence is over.
+def sliced(state: SlotState) -> tuple[SliceEnd, SlotState]:
+    """The holder ran a slice, its slice 0 as a whole, a probe or a round, and has not ended with it.
 
     Raises ``ValueError`` if nobody holds the slot.
     """
     holder = state.holder
     if holder is None:
         raise ValueError("nobody holds the slot, so nobody can have run a slice: grant it first")
-    if finished:
-        return SliceEnd.FREED, replace(state, holder=None)
     slices = holder.slices + 1
     # Entries and a budget of 0 meet only after the setting became 0: they take turns until the ring is empty.
     if not holder.direct and grant_expired(slices, max(1, holder.budget), bool(state.ring)):

@@ -148,12 +148,17 @@ class SlotWorker(Worker):
             sequence.remaining = 0
         else:
             produced = min(1 + next(self.yields), request.length - request.produced)
-        end, self.slot = sliced(self.slot, finished=request.produced + produced == request.length)
+        finished, parked = request.produced + produced == request.length, False
+        if finished:
+            self.slot = leave(self.slot, key)
+        else:
+            end, self.slot = sliced(self.slot)
+            parked = end is SliceEnd.PARKED
         self.slices[key] = self.slices.get(key, 0) + 1
-        self._check_waits(key, parked=end is SliceEnd.PARKED)
+        self._check_waits(key, parked=parked)
         for _ in range(produced):
             self._produce(sequence)
-        assert bool(request.ended) == (end is SliceEnd.FREED)
+        assert bool(request.ended) == finished
         return True
 
     def _promote(self) -> bool:

@@ -81,7 +81,7 @@ class Bench:
         key = self.state.holder.key
         self.left[key] -= 1
         self.schedule[-1][1] += 1
-        _, self.state = sliced(self.state, finished=self.left[key] == 0)
+        self.state = sliced(self.state)[1] if self.left[key] else leave(self.state, key)
 
 
 @pytest.mark.parametrize("decoding", [0, 3])
@@ -115,7 +115,7 @@ def at(*offers: tuple[str, int], budget: int = 2) -> SlotState:
 def run(state: SlotState, slices: int = 1) -> tuple[SliceEnd, SlotState]:
     end = SliceEnd.HOLDS
     for _ in range(slices):
-        end, state = sliced(state, finished=False)
+        end, state = sliced(state)
     return end, state
 
 
@@ -196,9 +196,8 @@ def promoted(state: SlotState, budget: int) -> SlotState:
 
 
 def test_a_finished_generation_frees_the_slot_whatever_its_grant() -> None:
-    state = at(("a", NORMAL), ("b", NORMAL), budget=1)
-    end, state = sliced(state, finished=True)
-    assert (end, state.holder, ring_of(state)) == (SliceEnd.FREED, None, ["b"])
+    state = leave(at(("a", NORMAL), ("b", NORMAL), budget=1), "a")
+    assert (state.holder, ring_of(state), state.ring[0].skips) == (None, ["b"], 0)
 
 
 def test_a_parked_job_goes_on_with_rounds_and_starts_its_count_anew() -> None:
@@ -320,7 +319,7 @@ def test_a_parked_job_of_a_normal_lane_is_granted_on_decision_3_or_4_however_man
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: sliced(SlotState(), finished=False), "nobody holds the slot"),
+        (lambda: sliced(SlotState()), "nobody holds the slot"),
         (lambda: next_entry(at(("a", NORMAL))), "a holds the slot"),
         (
             lambda: grant(
@@ -390,7 +389,11 @@ def test_whatever_happens_each_wait_ends_within_three_grants_of_others(
                 state = grant(state, entry, setting)
         if state.holder is not None:
             key = state.holder.key
-            end, state = sliced(state, finished=finishes and drops)
+            if finishes and drops:
+                state = leave(state, key)
+            else:
+                end, state = sliced(state)
+                assert (end is SliceEnd.HOLDS) == (state.holder is not None)
             for other in ring_of(state):
                 if other == key:
                     waits[key] = Wait(rest=0)
@@ -398,7 +401,6 @@ def test_whatever_happens_each_wait_ends_within_three_grants_of_others(
                 one = waits[other]
                 one.slices += 1
                 assert one.slices <= one.rest + 3 * longest
-            assert (end is SliceEnd.HOLDS) == (state.holder is not None)
         assert len(state.ring) <= BACKLOG_CAP + (state.holder is None)
         assert len(set(state.keys)) == len(state.keys) <= 3
         waits = {key: wait for key, wait in waits.items() if key in ring_of(state)}
