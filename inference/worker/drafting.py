@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from inference.engine.drafting.factory import DrafterKind as EngineDrafterKind
-from inference.engine.drafting.factory import drafter_factory
 from inference.engine.drafting.neutral_pool import find_neutral
+from inference.engine.drafting.pool_drafter import PoolDrafter
 from inference.engine.drafting.pool_store import PoolOwner, PoolStore
+from inference.engine.drafting.prompt_lookup import PromptLookup
 from inference.models import DrafterKind, LanguageModel
 from inference.scheduler_settings import SpeculationSettings
 from inference.scheduling.speculation import SpeculationMode
@@ -29,15 +29,30 @@ class Drafting:
         self._tokenizer = tokenizer
 
     def factory(self, settings: SpeculationSettings) -> Callable[[], Drafter] | None:
-        """What makes the drafter that these settings name; None if nothing is to be drafted."""
-        if settings.drafter is DrafterKind.NONE or settings.mode is SpeculationMode.OFF:
+        """What makes the drafter that these settings name, on the engine's thread; None if nothing is to be drafted.
+
+        Making a draft model raises ``DrafterFault`` if it cannot be loaded or does not fit the model.
+        """
+        if settings.mode is SpeculationMode.OFF:
             return None
-        return drafter_factory(
-            EngineDrafterKind(settings.drafter.value),
-            pools=self.pools,
-            draft_model_dir=Path(settings.draft_model_dir) if settings.draft_model_dir else None,
-            tokenizer=self._tokenizer,
-        )
+        match settings.drafter:
+            case DrafterKind.PROMPT_LOOKUP:
+                return PromptLookup
+            case DrafterKind.SUFFIX_POOL:
+                return lambda: PoolDrafter(self.pools)
+            case DrafterKind.DRAFT_MODEL:
+                return lambda: self._draft_model(settings.draft_model_dir)
+            case _:
+                return None
+
+    def _draft_model(self, directory: str | None) -> Drafter:
+        # Only now: this imports MLX.
+        from inference.engine.drafting.draft_model import DraftModel
+        from inference.engine.drafting.drafter import DrafterFault
+
+        if directory is None:
+            raise DrafterFault("No draft model is named: choose one in the model's scheduler settings.")
+        return DraftModel(Path(directory), self._tokenizer)
 
 
 def drafts_otherwise(settings: SpeculationSettings, earlier: SpeculationSettings) -> bool:

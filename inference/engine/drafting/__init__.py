@@ -13,6 +13,6 @@
     A small model of the same tokenizer. Only this module imports MLX.
 ``sessions``
     What a drafter keeps of the last few sequences, to bind them again at little cost.
-``factory``
-    From the name of a drafter to what makes one.
+
+Which of them a model has, and what makes it, is in ``inference.worker.drafting``.
 """
