@@ -3,9 +3,10 @@
     python -m benchmarks.speculation_turns
 
 Two, then three clients ask at once for long greedy answers with the slot forced on. Each event of a stream is one of
-its rounds, so rounds over time are counted where they matter: at the client. While all of them want rounds, a fair
-share gives each as many; Jain's index of the rounds (1: equal, 1/n: one has them all) and times to the first token say
-how it was. With ``grant_rounds`` 0, whole answers take turns: the first hogs the slot.
+its rounds, or a token of the batch, so events over time are counted where they matter: at the client. Jain's index of
+them (1: equal, 1/n: one has them all) says how fair the slot was, times to the first token what waiting for it cost. With
+``grant_rounds`` 0 the first keeps the slot to its end and the others decode in the batch: what was drafted for each,
+by its own usage, shows who had the drafter.
 
 Then one stream speculates beside four of a lane whose entitlement forbids it, and their inter-token latency is read
 beside what the worker's own ticks took: a row waits for one slice at most between two decode ticks.
@@ -65,13 +66,17 @@ def _turns(platform: processes.Platform, key: str, arguments: argparse.Namespace
         for grant, measured in runs.items():
             shares = [_rounds(streams) for streams in measured]
             jain = [_jain([sum(parts) for parts in share]) for share in shares]
+            drafted = [
+                [stream.accepted_tokens + stream.rejected_tokens for stream in run] for run in measured
+            ]
             first = [
                 statistics.median(run[i].arrivals[0] - run[i].sent for run in measured)
                 for i in range(clients)
             ]
             print(
                 f"| {clients} | {grant or 'no rotation'} | {'; '.join('/'.join(map(str, p)) for p in shares[0])} | "
-                f"{spread(jain, 3)} | {', '.join(f'{at:.1f}' for at in first)} |",
+                f"{spread(jain, 3)} | {'/'.join(map(str, drafted[0]))} | {spread([_jain(d) for d in drafted], 3)} | "
+                f"{', '.join(f'{at:.1f}' for at in first)} |",
                 flush=True,
             )
 
