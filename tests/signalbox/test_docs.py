@@ -17,6 +17,7 @@ from signalbox import http_channel
 from signalbox.configuration import ROOT, Configuration
 from signalbox.configuration_page import variable
 
+_DECISIONS = sorted((ROOT / "docs" / "adr").glob("*.md"))
 _PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _TEXT = {page.relative_to(ROOT).as_posix(): page.read_text() for page in _PAGES}
 _ALL = "\n".join(_TEXT.values())
@@ -108,6 +109,15 @@ def test_every_name_of_our_code_exists(name: str) -> None:
 )
 def test_every_file_of_ours_exists(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+def test_every_decision_has_a_number_of_its_own_under_which_it_is_named() -> None:
+    numbers = [int(path.name[:4]) for path in _DECISIONS]
+    assert len(set(numbers)) == len(numbers)
+    titles = [int(path.read_text().removeprefix("# ").partition(".")[0]) for path in _DECISIONS]
+    assert titles == numbers
+    named = {(int(said), int(linked)) for said, linked in found(r"\[ADR (\d+)\]\((?:docs/)?adr/(\d+)-")}
+    assert all(said == linked for said, linked in named)
 
 
 def test_every_benchmark_and_make_target_that_is_named_exists() -> None:
