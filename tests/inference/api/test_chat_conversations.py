@@ -267,7 +267,13 @@ def test_an_answer_is_told_in_the_words_of_the_sockets_frames(
         "first_token_at": NOW + timedelta(milliseconds=120),
         "ended_at": NOW + timedelta(milliseconds=1120),
     }
-    conversation = spoken_in(tenant, user, model, **ended(completion_tokens=11, cached_tokens=4, **times))
+    counts = {
+        "completion_tokens": 11,
+        "cached_tokens": 4,
+        "accepted_prediction_tokens": 6,
+        "rejected_prediction_tokens": 2,
+    }
+    conversation = spoken_in(tenant, user, model, **ended(**counts, **times))
     with every_tenant("the test sets the clock"):
         Generation.objects.update(created_at=NOW)
     question, answer = page.get(f"{CONVERSATIONS}/{conversation.id.hex}").json()["turns"]
@@ -282,6 +288,11 @@ def test_an_answer_is_told_in_the_words_of_the_sockets_frames(
     )
     assert told["usage"]["total_tokens"] == 12 + 11
     assert told["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+    assert told["usage"]["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 6,
+        "rejected_prediction_tokens": 2,
+        "reasoning_tokens": 0,
+    }
     assert told["timings"] == {
         "queue_ms": 20,
         "first_token_ms": 120,

@@ -335,6 +335,11 @@ async def test_an_answer_is_told_from_acceptance_to_its_end(socket: SocketClient
     assert done["finish_reason"] == "stop"
     assert done["usage"]["prompt_tokens"] == total
     assert done["usage"]["completion_tokens"] == 3
+    assert done["usage"]["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 1,
+        "rejected_prediction_tokens": 3,
+        "reasoning_tokens": 0,
+    }
     assert (
         done["timings"]["total_ms"] >= done["timings"]["first_token_ms"] >= done["timings"]["queue_ms"] >= 0
     )
