@@ -26,6 +26,7 @@ class Counters:
     debt: float
     decode_seconds: float
     prefill_seconds: float
+    publish_seconds: float
     speculative_ticks: float
     speculative_seconds: float
     speculative_rounds: float
@@ -50,6 +51,7 @@ class Counters:
             self.debt,
             self.decode_seconds - earlier.decode_seconds,
             self.prefill_seconds - earlier.prefill_seconds,
+            self.publish_seconds - earlier.publish_seconds,
             self.speculative_ticks - earlier.speculative_ticks,
             self.speculative_seconds - earlier.speculative_seconds,
             self.speculative_rounds - earlier.speculative_rounds,
@@ -88,6 +90,7 @@ def read(platform: Platform) -> Counters:
         debt=value("prefill_debt_tokens"),
         decode_seconds=value("tick_seconds_total", action="decode"),
         prefill_seconds=value("tick_seconds_total", action="prefill"),
+        publish_seconds=value("publish_seconds_total"),
         speculative_ticks=value("ticks_total", action="speculate"),
         speculative_seconds=value("tick_seconds_total", action="speculate"),
         speculative_rounds=value("speculative_rounds_total"),
