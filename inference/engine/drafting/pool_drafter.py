@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from inference.engine.drafting.confidence import LEAST_CONFIDENCE
+from inference.engine.drafting.confidence import LEAST_CONFIDENCE, TRUST
 from inference.engine.drafting.context_index import ContextIndex
 from inference.engine.drafting.drafter import DraftContext
 from inference.engine.drafting.guess import Guess
@@ -72,5 +72,5 @@ class PoolDrafter:
             context = tuple(tokens[-order:])
             for source in self._sources:
                 if (guess := source.guess(context)) is not None:
-                    return guess
+                    return guess._replace(confidence=guess.confidence * TRUST[order - 1])
         return None
