@@ -21,7 +21,11 @@ _LABELS: Final = {
 
 
 class _VerdictInWords:
-    """The columns and fields that say what a verdict says."""
+    """The columns and fields that say what a verdict says; its model's name and setting belong to that."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)  # type: ignore[misc]
+        return rows.select_related("language_model")
 
     @display(description="Verdict", label=_LABELS, ordering="verdict")
     def ruling(self, verdict: SpeculationVerdict) -> str:
@@ -57,7 +61,6 @@ class SpeculationVerdictAdmin(_VerdictInWords, SiteModelAdmin):
         ("verdict", titled("verdict", admin.ChoicesFieldListFilter)),
         ("language_model", admin.RelatedOnlyFieldListFilter),
     )
-    list_select_related = ("language_model",)
     search_fields = ("language_model__name", "drafter", "hardware")
     search_help_text = "By model, drafter or hardware"
     fieldsets = (
@@ -117,10 +120,6 @@ class SpeculationVerdictAdmin(_VerdictInWords, SiteModelAdmin):
         if verdict.batch_cost is None:
             return EMPTY
         return f"one more stream makes a decode tick {verdict.batch_cost:.0%} longer"
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.select_related("language_model")
 
 
 def why(verdict: SpeculationVerdict) -> str:

@@ -33,7 +33,7 @@ from tests.factories import GenerationFactory, LanguageModelFactory, TenantFacto
 from tests.heartbeats import make_heartbeat, make_snapshot
 from tests.inference.dispatch.conftest import make_task
 
-MIB = 2**20
+MIB, HOUR_S = 2**20, 3600
 HTMX = {"HX-Request": "true"}
 
 
@@ -47,12 +47,12 @@ def snapshot(**changes: Any) -> SchedulerSnapshot:
 
 def streaming(**changes: Any) -> DecodingRow:
     fields = {"generation": uuid.uuid4().hex, "tenant": uuid.uuid4().hex, "lane": "normal", "tokens": 10}
-    return DecodingRow(**{**fields, "max_tokens": 100, "since": time.time() - 5, **changes})
+    return DecodingRow(**{**fields, "max_tokens": 100, "since": time.time() - 5 * HOUR_S, **changes})
 
 
 def waiting(**changes: Any) -> ParkedRow:
     fields = {"generation": uuid.uuid4().hex, "tenant": uuid.uuid4().hex, "lane": "low", "done": 128}
-    return ParkedRow(**{**fields, "total": 2500, "since": time.time() - 9, **changes})
+    return ParkedRow(**{**fields, "total": 2500, "since": time.time() - 9 * HOUR_S, **changes})
 
 
 def beat(worker: Worker, scheduler: SchedulerSnapshot | None, **changes: Any) -> Heartbeat:
@@ -96,8 +96,8 @@ def test_the_page_shows_rows_and_prompts_with_whose_they_are_and_how_far(
         reverse("admin:inference_generation_change", args=(uuid.UUID(row.generation),)),
         "10 / 100",
         "128 / 2,500",
-        "for 5.",
-        "accepted 9.",
+        "for 5 h",
+        "accepted 9 h",
         "3 of 8 slots",
         "and 2 more",
         "after 4 decode ticks",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from accounts.models import AuditEvent
@@ -60,6 +62,25 @@ def test_verdicts_are_listed_and_shown_in_words(as_auditor: Client, verdict: Spe
         for words in ("Does not pay", "0.92 times", "Draft model small", "Too few guesses hold"):
             assert words in text
     assert "one more stream makes a decode tick 31% longer" in page
+
+
+def test_many_verdicts_cost_no_more_queries_than_one(as_auditor: Client) -> None:
+    model = LanguageModelFactory()
+    pages = (_page("speculationverdict_changelist"), _page("languagemodel_change", model.pk))
+
+    def queries() -> list[int]:
+        counts = []
+        for page in pages:
+            with CaptureQueriesContext(connection) as made:
+                as_auditor.get(page)
+            counts.append(len(made))
+        return counts
+
+    SpeculationVerdictFactory(language_model=model, verdict="undecided")
+    of_one = queries()
+    for length in range(5, 9):
+        SpeculationVerdictFactory(language_model=model, verdict="undecided", draft_tokens=length)
+    assert queries() == of_one
 
 
 def test_nobody_writes_a_verdict_by_hand(as_operator: Client, verdict: SpeculationVerdict) -> None:
