@@ -62,9 +62,19 @@ def test_the_longest_context_decides_and_the_sequence_itself_comes_first(tmp_pat
 
 
 def test_a_draft_ends_where_its_guesses_become_unlikely(tmp_path: Path) -> None:
-    drafter = pool_drafter(tmp_path, [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6], [1, 7]])
-    # 3/4, then 2/3, then 1/2: the third would be a quarter.
-    assert drafted(drafter, context([1]), k=4) == [2, 3]
+    before = [10, 11, 12, 1]
+    answers = [[*before, 2, 3, 4], [*before, 2, 3, 5], [*before, 2, 6], [*before, 7]]
+    drafter = pool_drafter(tmp_path, answers)
+    # 3/4, then 2/3, then 1/2, each trusted by nine tenths: the third would be 0.18.
+    assert drafted(drafter, context(before), k=4) == [2, 3]
+
+
+def test_what_follows_a_short_context_is_trusted_less(tmp_path: Path) -> None:
+    drafter = pool_drafter(tmp_path, [[1, 2, 3, 4, 5, 6], [8, 4, 9]])
+    # Seen once each, and nothing else after it: one token is not enough to go on by, four are.
+    assert drafted(drafter, context([1]), k=4) == [2]
+    assert drafted(drafter, context([1, 2, 3, 4]), k=4) == [5, 6]
+    assert drafted(drafter, context([4]), k=4) == []
 
 
 def finish(drafter: Drafter, answer: list[int], namespace: str | None, *, learns: bool) -> None:
@@ -73,10 +83,11 @@ def finish(drafter: Drafter, answer: list[int], namespace: str | None, *, learns
 
 def test_what_was_produced_for_a_tenant_is_drafted_for_it_and_for_no_other(tmp_path: Path) -> None:
     drafter = pool_drafter(tmp_path)
-    finish(drafter, [1, 2, 3, 4], "mine", learns=True)
-    assert drafted(drafter, context([1], namespace="mine", learns=True)) == [2, 3, 4]
-    assert drafted(drafter, context([1], namespace="another", learns=True)) == []
-    assert drafted(drafter, context([1], namespace=None, learns=True)) == []
+    finish(drafter, [1, 2, 3, 4, 5, 6, 7], "mine", learns=True)
+    now = [1, 2, 3, 4]
+    assert drafted(drafter, context(now, namespace="mine", learns=True)) == [5, 6, 7]
+    assert drafted(drafter, context(now, namespace="another", learns=True)) == []
+    assert drafted(drafter, context(now, namespace=None, learns=True)) == []
     # Not even of the prompt it answered.
     assert drafted(drafter, context([9], namespace="mine", learns=True)) == []
 
@@ -86,7 +97,7 @@ def test_a_tenant_that_does_not_want_a_pool_neither_teaches_nor_reads_one(tmp_pa
     finish(drafter, [1, 2, 3, 4], "mine", learns=True)
     finish(drafter, [4, 0, 1], "mine", learns=False)
     assert drafted(drafter, context([1], namespace="mine", learns=False)) == []
-    assert drafted(drafter, context([5], namespace="mine", learns=False)) == [6, 7]
+    assert drafted(drafter, context([5], namespace="mine", learns=False)) == [6]
     assert drafted(drafter, context([4], namespace="mine", learns=True)) == []
     assert not list(tmp_path.iterdir())
 

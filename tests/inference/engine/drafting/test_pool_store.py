@@ -121,18 +121,14 @@ def test_what_is_learnt_while_it_is_being_forgotten_is_not_written_back(
 
     @contextmanager
     def locked_after_a_forget(pools_dir: Path) -> Iterator[None]:
+        monkeypatch.undo()
         pools.learn("mine", [5, 6])
         pool_files.forget(pools_dir, "mine")
-        with locked(pools_dir):
+        with pool_files.locked(pools_dir):
             yield
 
-    locked = pool_files.locked
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            "inference.engine.drafting.pool_store.pool_files.locked",
-            lambda pools_dir: (patched.undo(), locked_after_a_forget(pools_dir))[1],
-        )
-        pools.synchronise()
+    monkeypatch.setattr(pool_files, "locked", locked_after_a_forget)
+    pools.synchronise()
     assert not path_of(tmp_path).exists()
     assert pools.of("mine").texts == ()
     assert path_of(tmp_path, "another").exists()
