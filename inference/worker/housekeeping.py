@@ -30,7 +30,8 @@ _LAST_SEEN_S: Final = 10.0
 class SettingsWatch:
     """Follows the operator's settings of the worker's model.
 
-    ``apply`` is called with settings that differ from the last, and the last, between two readings.
+    ``apply`` is called with settings that differ from the last, and the last, between two readings; if it fails, with
+    the same again after the next.
     """
 
     def __init__(
@@ -48,8 +49,8 @@ class SettingsWatch:
         settings = settings_of(LanguageModel.objects.get(id=self._model_id))
         if settings == self.current:
             return
-        earlier, self.current = self.current, settings
-        self._apply(settings, earlier)
+        self._apply(settings, self.current)
+        self.current = settings
         _log.info("scheduler_settings_changed", **asdict(settings))
 
 
@@ -59,9 +60,13 @@ def housekeeping_thread(
     published: PublishedWatch,
     verdicts: VerdictWatch,
     save_pools: Callable[[], object],
+    follow_drafter: Callable[[], object],
     sweep_s: float,
 ) -> JobThread:
-    """The thread of all this. The first round is at once: a worker that starts sweeps first."""
+    """The thread of all this. The first round is at once: a worker that starts sweeps first.
+
+    ``follow_drafter``: leave to the caches what it does not hold.
+    """
     workers = Worker.objects.filter(id=worker_id)
     return JobThread(
         "housekeeping",
@@ -73,6 +78,7 @@ def housekeeping_thread(
             Job("published_prefixes", _SETTINGS_S, published),
             Job("verdicts", _SETTINGS_S, verdicts),
             Job("pools", sweep_s, save_pools),
+            Job("drafter_memory", _SETTINGS_S, follow_drafter),
             Job("last_seen", _LAST_SEEN_S, lambda: workers.update(last_seen_at=timezone.now())),
         ],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict, deque
+from collections import deque
 from typing import Final
 
 from inference.scheduler_settings import SchedulerSettings
@@ -21,26 +21,26 @@ _DEAREST: Final = 0.9
 
 
 class Pace:
-    """Running figures, in milliseconds; None until something was measured."""
+    """Running figures, in milliseconds; None until something was measured. Belongs to the tick thread."""
 
     def __init__(self) -> None:
         self._decodes: deque[float] = deque(maxlen=_DECODES)
-        self._decodes_by_rows = _by_units()
-        self._rounds_by_drafted = _by_units()
+        self._by_rows = _CostByUnits(base=1)
+        self._by_drafted = _CostByUnits(base=0)
         self._chunks: deque[float] = deque(maxlen=_CHUNKS)
 
     def decoded(self, rows: int, seconds: float) -> None:
         """A decode tick of so many rows took so long."""
         self._decodes.append(seconds * 1000)
-        self._decodes_by_rows[rows].append(seconds * 1000)
+        self._by_rows.took(rows, seconds * 1000)
 
     def prefilled(self, padded_tokens: int, seconds: float) -> None:
-        """A prefill tick of so many padded tokens took so long."""
+        """A prefill tick, or a slice 0, of so many padded tokens took so long."""
         self._chunks.append(seconds * 1000 / padded_tokens)
 
     def speculated(self, drafted: int, ms: float) -> None:
         """A round with so many drafted tokens took so long."""
-        self._rounds_by_drafted[drafted].append(ms)
+        self._by_drafted.took(drafted, ms)
 
     @property
     def decode_ms(self) -> float | None:
@@ -50,12 +50,12 @@ class Pace:
     @property
     def batch_cost(self) -> float | None:
         """What one more row adds to a decode tick, as a share of a tick of one row."""
-        return added_cost(_medians(self._decodes_by_rows), base=1)
+        return self._by_rows.added
 
     @property
     def token_cost(self) -> float | None:
         """What one more drafted token adds to a round, as a share of a single-token step."""
-        return added_cost(_medians(self._rounds_by_drafted), base=0)
+        return self._by_drafted.added
 
     @property
     def prompt_token_ms(self) -> float | None:
@@ -69,12 +69,28 @@ class Pace:
         return ranked[int(_DEAREST * (len(ranked) - 1))] if ranked else None
 
 
-def _by_units() -> dict[int, deque[float]]:
-    return defaultdict(lambda: deque(maxlen=_DECODES))
+class _CostByUnits:
+    """What one more unit of a tick adds, from how long ticks of so many units took.
 
+    Each tick changes one median, however many numbers of units there are.
+    """
 
-def _medians(taken: dict[int, deque[float]]) -> dict[int, float]:
-    return {units: statistics.median(ms) for units, ms in taken.items() if len(ms) >= _FEWEST}
+    def __init__(self, base: int) -> None:
+        """``base``: the units of the tick that the added cost is a share of."""
+        self._base = base
+        self._taken: dict[int, deque[float]] = {}
+        self._medians: dict[int, float] = {}
+
+    def took(self, units: int, ms: float) -> None:
+        taken = self._taken.setdefault(units, deque(maxlen=_DECODES))
+        taken.append(ms)
+        if len(taken) >= _FEWEST:
+            self._medians[units] = statistics.median(taken)
+
+    @property
+    def added(self) -> float | None:
+        """See ``scheduling.speculation.added_cost``."""
+        return added_cost(self._medians, self._base)
 
 
 def limits_by(settings: SchedulerSettings, pace: Pace, prefills: int) -> PrefillLimits:

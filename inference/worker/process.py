@@ -110,6 +110,7 @@ class WorkerProcess:
             settings,
             SpeculationProfile(settings.speculation, self._verdicts.settled),
         )
+        self._verdicts()  # before the first tick: what is known is not measured again
         self._claims = ClaimThread(
             self._client,
             self.id,
@@ -146,6 +147,7 @@ class WorkerProcess:
             published,
             self._verdicts,
             self._drafting.pools.synchronise,
+            self._follow_drafter,
             times.sweep_s,
         )
         self._heartbeat = heartbeat_thread(
@@ -181,11 +183,18 @@ class WorkerProcess:
 
     def _reconfigure(self, settings: SchedulerSettings, earlier: SchedulerSettings) -> None:
         """Room is what it is from now on; the ticks follow at the next safe point. On the housekeeping thread."""
-        if drafts_otherwise(settings.speculation, earlier.speculation):
-            self.loop.ask(UseDrafter(self._drafting.factory(settings.speculation)))
         self._make_room(settings)
         self._holdings.resize(settings.slots)
+        # Together, so that no more than a round between them is taken for the other drafter's.
         self.loop.ask(Reconfigure(settings))
+        if drafts_otherwise(settings.speculation, earlier.speculation):
+            self.loop.ask(UseDrafter(self._drafting.factory(settings.speculation)))
+
+    def _follow_drafter(self) -> None:
+        """What the drafter holds grows and shrinks, and room for caches with it. On the housekeeping thread."""
+        settings = self._settings.current
+        if self._budget(settings) != self._memory.budget:
+            self._make_room(settings)
 
     def _make_room(self, settings: SchedulerSettings) -> None:
         self._memory.budget = self._budget(settings)

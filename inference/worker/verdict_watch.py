@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import queue
+from collections import deque
 from collections.abc import Callable
 from uuid import UUID
 
@@ -30,45 +30,46 @@ class VerdictWatch:
         batch_cost: Callable[[], float | None],
         apply: Callable[[Verdict | None], object],
     ) -> None:
-        """``apply`` is called with the verdict of the pairing in ``settings`` whenever it is another than before."""
+        """``batch_cost`` is asked on the tick thread, which settles a verdict. ``apply`` is called with the verdict of
+        the pairing in ``settings`` whenever it is another than before."""
         self._model_id = model_id
         self._hardware = hardware
         self._settings = settings
         self._batch_cost = batch_cost
         self._apply = apply
-        self._settled: queue.SimpleQueue[tuple[SpeculationSettings, Verdict]] = queue.SimpleQueue()
+        self._settled: deque[tuple[tuple[str, int], Measured]] = deque()
         self._known: tuple[tuple[str, int], Verdict | None] | None = None
 
     def settled(self, settings: SpeculationSettings, verdict: Verdict) -> None:
-        """The worker has measured this with these settings. For any thread."""
-        self._settled.put((settings, verdict))
+        """The worker has measured this with these settings. For the tick thread."""
+        self._settled.append((settings.pairing, Measured(verdict=verdict, batch_cost=self._batch_cost())))
 
     def __call__(self) -> None:
-        """Store what was measured, then read what is stored."""
-        while not self._settled.empty():
-            settings, verdict = self._settled.get_nowait()
-            self._record(settings, verdict)
+        """Store what was measured, then read what is stored. What cannot be stored now is stored the next time."""
+        while self._settled:
+            self._record(*self._settled[0])
+            self._settled.popleft()
         pairing = self._settings().pairing
         stored = self._stored(pairing)
         if (pairing, stored) != self._known:
             self._known = (pairing, stored)
             self._apply(stored)
 
-    def _record(self, settings: SpeculationSettings, verdict: Verdict) -> None:
-        drafter, draft_tokens = settings.pairing
+    def _record(self, pairing: tuple[str, int], measured: Measured) -> None:
+        drafter, draft_tokens = pairing
         speculation_verdicts.record(
             model_id=self._model_id,
             drafter=drafter,
             hardware=self._hardware,
             draft_tokens=draft_tokens,
-            measured=Measured(verdict=verdict, batch_cost=self._batch_cost()),
+            measured=measured,
         )
         _log.info(
             "speculation_measured",
             drafter=drafter,
             draft_tokens=draft_tokens,
-            verdict=verdict.outcome.value,
-            speedup=round(verdict.speedup, 3),
+            verdict=measured.verdict.outcome.value,
+            speedup=round(measured.verdict.speedup, 3),
         )
 
     def _stored(self, pairing: tuple[str, int]) -> Verdict | None:

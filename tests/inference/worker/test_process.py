@@ -12,18 +12,22 @@ from django import db
 
 from accounts.models import LedgerEntry
 from accounts.tenancy import every_tenant
-from inference import cancellation
+from inference import cancellation, speculation_verdicts
 from inference.dispatch import presence, token_log
 from inference.dispatch.heartbeats import heartbeats
 from inference.dispatch.queue import DispatchQueue
 from inference.engine.engine import Engine
 from inference.messages import CancelReason, Heartbeat
-from inference.models import Generation, GenerationRun, LanguageModel, Worker
+from inference.models import DrafterKind, Generation, GenerationRun, LanguageModel, Worker
 from inference.models.generation import GenerationState
+from inference.scheduler_settings import settings_of
+from inference.scheduling.speculation import DeclineReason, Outcome
+from inference.scheduling.tick import Action
 from inference.worker import claim_thread, housekeeping, settlement_thread
 from inference.worker.loop import LoopEnd
 from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
 from tests.inference.doors import entitled_principal, row
+from tests.inference.test_speculation_verdicts import MEASURED
 from tests.inference.worker.conftest import (
     ENDLESS,
     GREEDY,
@@ -315,3 +319,24 @@ def test_two_workers_share_the_queue_and_run_nothing_twice(
         assert tokens_of(token_log.read(valkey, generation)) == expected
     with every_tenant("the test looks at the ledger"):
         assert LedgerEntry.objects.count() == 16
+
+
+def test_a_stored_verdict_holds_for_the_first_generation_of_a_worker(
+    start_worker: StartWorker, model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    model.drafter = DrafterKind.PROMPT_LOOKUP
+    model.save()
+    drafter, draft_tokens = settings_of(model).speculation.pairing
+    speculation_verdicts.record(
+        model_id=model.id,
+        drafter=drafter,
+        hardware=f"{engine.device}, {engine.blas}",
+        draft_tokens=draft_tokens,
+        measured=replace(MEASURED, verdict=replace(MEASURED.verdict, outcome=Outcome.DECLINED, speedup=0.5)),
+    )
+    generation = submit(model)
+    worker = start_worker()
+    wait_for_state(generation, GenerationState.COMPLETED)
+    metrics = worker.process.metrics
+    assert metrics.declines(DeclineReason.DOES_NOT_PAY).value == 1
+    assert metrics.ticks[Action.SPECULATE].value == 0
