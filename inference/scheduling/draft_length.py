@@ -43,12 +43,16 @@ def first_length(most: int, token_cost: float = DEFAULT_TOKEN_COST) -> DraftLeng
 
     Raises ``ValueError`` for a ``most`` below 1 or a cost that is negative or not finite.
     """
+    return limited(DraftLength(length=1, most=most), most, token_cost)
+
+
+def limited(state: DraftLength, most: int, token_cost: float = DEFAULT_TOKEN_COST) -> DraftLength:
+    """The same sequence's once ``most`` has been changed. Raises as ``first_length`` does."""
     if most < 1:
         raise ValueError(
             f"most must be at least 1, not {most}: with no drafted token a round is plain decoding"
         )
-    start = DraftLength(length=1, most=most)
-    return replace(start, length=_best_length(start.acceptance, token_cost, most))
+    return replace(state, most=most, length=_best_length(state.acceptance, token_cost, most))
 
 
 def next_length(
@@ -68,7 +72,7 @@ def next_length(
         accepted=state.accepted * KEPT + accepted,
         decided=state.decided * KEPT + min(accepted + 1, proposed),
     )
-    return replace(after, length=_best_length(after.acceptance, token_cost, after.most))
+    return limited(after, after.most, token_cost)
 
 
 def _best_length(acceptance: float, token_cost: float, most: int) -> int:

@@ -57,6 +57,8 @@ class Pulse:
 
     def beat(self) -> None:
         """Tell it now."""
+        running = list(self._loop.roster)
+        decoding = sum(sequence.produces for sequence in running)
         heartbeats.beat(
             self._client,
             Heartbeat(
@@ -71,8 +73,8 @@ class Pulse:
                 draining=self.draining,
                 blas=self._blas,
                 device=self._device,
-                decoding=self._loop.roster.decoding_rows,
-                prefilling=self._loop.roster.prefills,
+                decoding=decoding,
+                prefilling=len(running) - decoding,
                 slots=self._holdings.slots,
                 counters=self._metrics.counters.snapshot(),
                 scheduler=self._loop.board.latest,

@@ -70,11 +70,11 @@ class LoopEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A decision; what is prefilled if it is that, in ``padded`` tokens; and the ledger to keep then."""
+    """A decision, and the padded prompt tokens that it runs; whose they are in a prefill, and the ledger to keep."""
 
     decision: TickDecision
+    prompt_tokens: int
     chosen: Sequence[RunningSequence]
-    padded: int
     ledger: PrefillLedger
 
 
@@ -119,7 +119,7 @@ class TickLoop:
 
     @property
     def batch_cost(self) -> float | None:
-        """What one more row adds to a decode tick, as a share of a tick of one row, as measured. For any thread."""
+        """What one more row adds to a decode tick, as a share of a tick of one row, as measured."""
         return self._pace.batch_cost
 
     def ask(self, request: Request) -> None:
@@ -148,12 +148,12 @@ class TickLoop:
         match decision.action:
             case Action.PREFILL:
                 self._ledger = plan.ledger
-                self._prefill(plan.chosen, plan.padded, started)
+                self._prefill(plan.chosen, plan.prompt_tokens, started)
             case Action.DECODE:
                 self._step(Action.DECODE, self.roster.decoding, self._engine.decode, started)
             case Action.SPECULATE:
                 self._speculate(started)
-        self._account.enter(decision, rows, plan.padded, time.monotonic() - started)
+        self._account.enter(decision, rows, plan.prompt_tokens, time.monotonic() - started)
         if self._outbox or decision.action is not Action.IDLE:
             self._publish()
         self._progress.mark()
@@ -186,20 +186,22 @@ class TickLoop:
         if parked:
             indices, ledger = pick_prefill(parked, self._ledger, limits.chunk_tokens, settings.lane_floor)
         padded = padded_tokens(parked, indices, limits.chunk_tokens)
+        in_slice = self._slot.prompt_tokens(limits.chunk_tokens)
         decision = decide_tick(
             TickState(
                 decoding=self.roster.decoding_rows,
                 prefills=len(parked),
                 next_prefill_tokens=padded,
                 speculative_pending=self._slot.state.pending,
-                speculative_prompt_tokens=self._slot.prompt_tokens(limits.chunk_tokens),
+                speculative_prompt_tokens=in_slice,
                 limits=limits,
                 prefill_debt=self._last.prefill_debt,
                 speculative_yielded=self._last.speculative_yielded,
                 slice_prompt_last=self._last.slice_prompt_last,
             )
         )
-        return _Plan(decision, [waiting[index] for index in indices], padded, ledger)
+        prompt_tokens = {Action.PREFILL: padded, Action.SPECULATE: in_slice}.get(decision.action, 0)
+        return _Plan(decision, prompt_tokens, [waiting[index] for index in indices], ledger)
 
     # The model's actions
 

@@ -110,7 +110,7 @@ class WorkerMetrics:
         self.prefix_hits: Final = of("prefix_hits_total")
         self.prefix_hit_tokens: Final = of("prefix_hit_tokens_total")
         self.prefix_evictions: Final = of("prefix_evictions_total")
-        #: Grants to another generation than the one before, while that one was not over.
+        #: Grants that passed the slot on: the generation that held it before waits for it again.
         self.rotations: Final = of("slot_rotations_total")
         self.slot_waiting: Final = of("slot_waiting")
         self.draft_seconds: Final = of("draft_seconds_total")
@@ -119,10 +119,10 @@ class WorkerMetrics:
         self.draft_length: Final = of("draft_length_tokens")
         #: How many times as fast as plain decoding, as measured; 0 while it is not.
         self.speculation_gain: Final = of("speculation_gain_ratio")
-        self._lanes: dict[str, LaneMetrics] = {}
         #: By the settings: whether anybody may speculate, and rounds of a grant.
         self.speculation_on: Final = of("speculation_on")
         self.slot_grant_rounds: Final = of("slot_grant_rounds")
+        self._lanes: dict[str, LaneMetrics] = {}
         self._slot: dict[str, SlotMetrics] = {}
 
     def deferrals(self, lane_rank: int) -> Counter:

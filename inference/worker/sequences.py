@@ -95,6 +95,11 @@ class RunningSequence:
         self._detokenizer = Detokenizer(tokenizer)
         self._matcher = StopMatcher(claim.task.stop)
 
+    @property
+    def produces(self) -> bool:
+        """Whether it has produced a token in this claim: its prompt is done. For any thread."""
+        return len(self.emitted) > self.resumed_from
+
     def replay(self) -> list[LogEntry]:
         """Bring the text's state to where the log ends; returns what an earlier owner had still to write.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from inference.messages import SlotHolder, SlotSnapshot, SlotWaiter
+from inference.messages import SlotSnapshot
 from inference.models import DrafterKind
 from inference.scheduler_settings import SpeculationSettings
 from inference.scheduling import slot
@@ -15,27 +14,21 @@ from inference.scheduling.draft_length import (
     DEFAULT_TOKEN_COST,
     DraftLength,
     first_length,
+    limited,
     next_length,
 )
 from inference.scheduling.preemption import Occupation
 from inference.scheduling.slot import Holder, Offer, RingEntry, SliceEnd, SlotState
-from inference.scheduling.speculation import (
-    UNMEASURED_BATCH_COST,
-    DeclineReason,
-    SpeculationMode,
-    Verdict,
-)
+from inference.scheduling.speculation import UNMEASURED_BATCH_COST, DeclineReason, Verdict
 from inference.worker.metrics import Stage, WorkerMetrics
 from inference.worker.pace import Pace
 from inference.worker.roster import Roster
 from inference.worker.sequences import RunningSequence
+from inference.worker.slot_books import SlotBooks
 from inference.worker.speculation_profile import SpeculationProfile
 
 if TYPE_CHECKING:
     from inference.engine.engine import Engine, RoundResult, StepResult
-
-#: Tenants whose grants a snapshot tells.
-_TENANTS: Final = 16
 
 
 @dataclass(slots=True)
@@ -65,14 +58,12 @@ class SpeculativeSlot:
         self.profile: Final = profile
         self._engine = engine
         self._roster = roster
-        self._metrics = metrics
         self._pace = pace
         self._settings = settings
         self._jobs: dict[str, _Job] = {}
         self._held_last: str | None = None
-        self._grants: Counter[str] = Counter()
-        self._drafted = self._accepted = 0
-        self._show_settings()
+        self._books = SlotBooks(metrics)
+        self._books.configured(settings)
 
     @property
     def holder(self) -> RunningSequence:
@@ -80,15 +71,19 @@ class SpeculativeSlot:
         return self._jobs[self._holder.key].sequence
 
     def reconfigure(self, settings: SpeculationSettings) -> None:
-        """Go by these from the next grant on. Who holds the slot or waits for it stays."""
+        """Go by these from the next grant on, by their draft length from the next round on.
+
+        Who holds the slot or waits for it stays.
+        """
         self._settings = settings
         self.profile.reconfigure(settings)
-        self._show_settings()
+        self._books.configured(settings)
+        for job in self._jobs.values():
+            job.length = limited(job.length, settings.draft_tokens, self._token_cost())
 
     def rule(self, verdict: Verdict | None) -> None:
         """Go by this verdict from now on; with None, speculation is to be measured."""
         self.profile.rule(verdict)
-        self._show_verdict()
 
     # Before a tick is decided
 
@@ -102,7 +97,7 @@ class SpeculativeSlot:
             if reason is None:
                 reason = self._enter(sequence)
             if reason is not None:
-                self._metrics.declines(reason).add()
+                self._books.declined(reason)
 
     def prompt_tokens(self, chunk_tokens: int) -> int:
         """Prompt tokens that the next slice would run; 0 if it is a round, or there is none."""
@@ -145,10 +140,14 @@ class SpeculativeSlot:
         ms = (time.perf_counter() - started) * 1000
         if result.fault is None:
             self.profile.ran(sequence.key, ms, result.accepted)
-            self._show_verdict()
             self._pace.speculated(result.proposed, ms)
-            sequence.timeline.slot_round(result.proposed, result.accepted)
-            self._learn(job, result)
+            job.length = next_length(
+                job.length,
+                proposed=result.proposed,
+                accepted=result.accepted,
+                token_cost=self._token_cost(),
+            )
+            self._books.ran(sequence, result, job.length.length)
         return result
 
     def end_slice(self) -> None:
@@ -156,11 +155,10 @@ class SpeculativeSlot:
         sequence = self.holder
         if self._roster.is_parked(sequence):
             return
-        end, self.state = slot.sliced(self.state, finished=False)
+        end, self.state = slot.sliced(self.state)
         if end is SliceEnd.PARKED:
             self._engine.return_drafter(sequence.key)
-            self._metrics.slot(sequence.task.lane).parks.add()
-            sequence.timeline.slot_parked(time.monotonic())
+            self._books.parked(sequence)
             return
         reason = self._cannot_go_on(sequence)
         if reason is not None:
@@ -199,25 +197,14 @@ class SpeculativeSlot:
             case _:
                 return Occupation.PARKED_PREFILL
 
+    def account(self) -> None:
+        """Tell the metrics how things stand. Once a tick."""
+        self._books.stand(self.state, self.profile, self._engine.drafter.reloads)
+
     def snapshot(self) -> SlotSnapshot | None:
         """The slot as it is now; None if the model has no drafter."""
-        if self._settings.drafter is DrafterKind.NONE:
-            return None
-        verdict, holder = self.profile.verdict, self.state.holder
-        return SlotSnapshot(
-            holder=None if holder is None else self._shown_holder(holder),
-            waiting=[self._shown_waiter(entry) for entry in self.state.ring],
-            rotations=int(self._metrics.rotations.value),
-            grants=dict(self._grants.most_common(_TENANTS)),
-            proposed=self._drafted,
-            accepted=self._accepted,
-            drafter=self._settings.drafter_key,
-            draft_length=int(self._metrics.draft_length.value),
-            state=self.profile.state,
-            verdict="" if verdict is None else verdict.outcome.value,
-            speedup=None if verdict is None else verdict.speedup,
-            samples=self.profile.samples,
-        )
+        sequences = {key: job.sequence for key, job in self._jobs.items()}
+        return self._books.snapshot(self.state, sequences, self._settings, self.profile)
 
     # Why not
 
@@ -283,79 +270,23 @@ class SpeculativeSlot:
         if offered is Offer.TAKES_SLOT:
             self._granted(sequence)
         else:
-            sequence.timeline.slot_waits(time.monotonic())
-            self._metrics.slot_waiting.set(len(self.state.ring))
+            self._books.waits(sequence)
         return None
 
     def _granted(self, sequence: RunningSequence) -> None:
-        if self._held_last not in (None, sequence.key) and self._held_last in self._jobs:
-            self._metrics.rotations.add()
+        rotated = self._held_last != sequence.key and self._held_last in self._jobs
         self._held_last = sequence.key
-        self._grants[sequence.task.tenant] += 1
-        self._metrics.slot(sequence.task.lane).grants.add()
-        self._metrics.slot_waiting.set(len(self.state.ring))
-        sequence.timeline.slot_granted(time.monotonic())
+        self._books.granted(sequence, rotated=rotated)
 
     def _to_classic(self, sequence: RunningSequence, reason: DeclineReason) -> None:
-        self._metrics.declines(reason).add()
-        sequence.timeline.slot_left(time.monotonic(), reason)
+        self._books.left(sequence, reason)
         self._forget(sequence)
         self._roster.to_classic(sequence)
 
     def _forget(self, sequence: RunningSequence) -> None:
         del self._jobs[sequence.key]
         self.profile.left(sequence.key)
-        self._show_verdict()
-        self._metrics.slot_waiting.set(len(self.state.ring))
-
-    def _learn(self, job: _Job, result: RoundResult) -> None:
-        lane = self._metrics.slot(job.sequence.task.lane)
-        lane.rounds.add()
-        lane.proposed.add(result.proposed)
-        self._drafted += result.proposed
-        self._accepted += result.accepted
-        self._metrics.draft_seconds.add(result.draft_ms / 1000)
-        self._metrics.verify_seconds.add(result.verify_ms / 1000)
-        self._metrics.drafter_reloads.set(self._engine.drafter.reloads)
-        job.length = next_length(
-            job.length, proposed=result.proposed, accepted=result.accepted, token_cost=self._token_cost()
-        )
-        self._metrics.draft_length.set(job.length.length)
 
     def _token_cost(self) -> float:
         cost = self._pace.token_cost
         return DEFAULT_TOKEN_COST if cost is None else cost
-
-    def _show_settings(self) -> None:
-        drafts = self._settings.drafter is not DrafterKind.NONE
-        self._metrics.speculation_on.set(float(drafts and self._settings.mode is not SpeculationMode.OFF))
-        self._metrics.slot_grant_rounds.set(self._settings.grant_rounds)
-        self._show_verdict()
-
-    def _show_verdict(self) -> None:
-        verdict = self.profile.verdict
-        self._metrics.speculation_gain.set(0.0 if verdict is None else verdict.speedup)
-
-    def _shown_holder(self, holder: Holder) -> SlotHolder:
-        sequence = self._jobs[holder.key].sequence
-        return SlotHolder(
-            generation=holder.key,
-            tenant=sequence.task.tenant,
-            lane=sequence.task.lane,
-            slices=holder.slices,
-            budget=holder.budget,
-            tokens=len(sequence.emitted),
-            max_tokens=sequence.task.max_tokens,
-        )
-
-    def _shown_waiter(self, entry: RingEntry) -> SlotWaiter:
-        sequence = self._jobs[entry.key].sequence
-        return SlotWaiter(
-            generation=entry.key,
-            tenant=sequence.task.tenant,
-            lane=sequence.task.lane,
-            skips=entry.skips,
-            started=entry.started,
-            tokens=len(sequence.emitted),
-            max_tokens=sequence.task.max_tokens,
-        )

@@ -36,6 +36,7 @@ class TickAccount:
         self.settings = settings
         self._engine = engine
         self._roster = roster
+        self._slot = slot
         self._holdings = holdings
         self._memory = memory
         self._metrics = metrics
@@ -48,20 +49,24 @@ class TickAccount:
         self.settings = settings
         self.limits = limits_by(settings, self._pace, self._roster.prefills)
 
-    def enter(self, decision: TickDecision, rows: int, padded: int, seconds: float) -> None:
-        """Count a tick of ``rows`` that decoded, or ``padded`` prompt tokens, that took ``seconds``; learn from it."""
+    def enter(self, decision: TickDecision, rows: int, prompt_tokens: int, seconds: float) -> None:
+        """Count a tick that took ``seconds``, and learn from it.
+
+        ``rows`` decoded beside it, or in it; ``prompt_tokens``, padded, were run in it, as prefill or as a slice 0.
+        """
         self._metrics.ticks[decision.action].add()
         self._metrics.tick_seconds[decision.action].add(seconds)
         self._metrics.prefill_debt.set(decision.prefill_debt)
         if decision.action is Action.DECODE:
             self._pace.decoded(rows, seconds)
-        elif decision.action is Action.PREFILL:
-            self._pace.prefilled(padded, seconds)
+        elif prompt_tokens:
+            self._pace.prefilled(prompt_tokens, seconds)
             # Only now: the debt that this tick has made is paid by the terms under which it was made.
             self.limits = limits_by(self.settings, self._pace, self._roster.prefills)
         self._metrics.chunk_tokens.set(self.limits.chunk_tokens)
         self._metrics.interval.set(self.limits.interval)
         self._enter_memory()
+        self._slot.account()
         self.board.show(decision, self.limits, seconds)
 
     def _enter_memory(self) -> None:

@@ -208,7 +208,7 @@ class RunTimeline:
         self._waits_since, self._parked = at, True
 
     def slot_left(self, at: float, reason: str) -> None:
-        """It goes on without the slot, whether it had it, waited for it or was never offered it."""
+        """It goes on without the slot, which it had or waited for."""
         self._close_grant(at)
         self._close_wait(at)
         self._mark(at, EventKind.CLASSIC, reason=reason)

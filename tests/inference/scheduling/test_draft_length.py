@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.scheduling.draft_length import DraftLength, first_length, next_length
+from inference.scheduling.draft_length import DraftLength, first_length, limited, next_length
 
 #: Rounds after which what is no longer true has faded.
 SETTLED = 60
@@ -32,6 +32,13 @@ def test_it_never_leaves_its_bounds(most: int, history: list[tuple[tuple[int, in
         state = next_length(state, proposed=proposed, accepted=accepted, token_cost=token_cost)
         assert 0 <= state.acceptance <= 1
     assert 1 <= state.length <= most
+
+
+@given(most_tokens, most_tokens, st.floats(0.01, 0.3))
+def test_another_bound_holds_at_once_and_forgets_nothing(most: int, later: int, token_cost: float) -> None:
+    state = all_accepted(first_length(most), token_cost)
+    changed = limited(state, later, token_cost)
+    assert (changed.length, changed.most, changed.acceptance) == (later, later, state.acceptance)
 
 
 def all_accepted(state: DraftLength, token_cost: float) -> DraftLength:
