@@ -78,6 +78,11 @@ def number(value: int) -> str:
     return intcomma(value)
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of a thing: 1 token, 1,200 tokens."""
+    return f"{number(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def file_size(count: int) -> str:
     """Bytes of a file, decimal as files are told: 541.6 MB."""
     return _scaled(count, 1000, ("kB", "MB", "GB", "TB"))

@@ -14,7 +14,7 @@ from accounts import entitlements
 from accounts.actors import actor_of
 from accounts.admin.base import Question, SiteModelAdmin
 from accounts.admin.filters import EndedFilter, titled
-from accounts.formatting import EMPTY, ago, link, time_field
+from accounts.formatting import EMPTY, ago, counted, link, time_field
 from accounts.models import Entitlement, User
 
 
@@ -146,7 +146,7 @@ class EntitlementAdmin(SiteModelAdmin):
         standing = list(queryset.filter(ended_at=None))
         if "confirmed" in request.POST:
             ended = entitlements.end_all(entitlements=standing, actor=actor_of(request))
-            messages.success(request, f"{ended} entitlement{'' if ended == 1 else 's'} ended.")
+            messages.success(request, f"{counted(ended, 'entitlement')} ended.")
             return None
         context = {
             **self.admin_site.each_context(request),

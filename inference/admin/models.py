@@ -14,7 +14,7 @@ from unfold.enums import ActionVariant
 from accounts.actors import actor_of
 from accounts.admin.base import Question, SiteModelAdmin
 from accounts.admin.filters import RetiredFilter
-from accounts.formatting import EMPTY, code, exactly, file_size, number
+from accounts.formatting import EMPTY, code, counted, exactly, file_size, number
 from inference import language_models, speculation_verdicts
 from inference.admin.now import living
 from inference.admin.scheduler import scheduler_now
@@ -270,7 +270,7 @@ class LanguageModelAdmin(SiteModelAdmin):
 
         def forget(values: dict[str, Any]) -> str:
             count = speculation_verdicts.profile_again(model=model, actor=actor_of(request))
-            return f"{count} verdict{'' if count == 1 else 's'} of {model} forgotten: it is profiled again."
+            return f"{counted(count, 'verdict')} of {model} forgotten: it is profiled again."
 
         return self.ask(request, model, question, forget)
 

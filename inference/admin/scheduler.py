@@ -17,7 +17,7 @@ import redis
 import structlog
 from django.utils import timezone
 
-from accounts.formatting import lasted, memory_size, number
+from accounts.formatting import counted, lasted, memory_size, number
 from accounts.models import Lane, Tenant
 from inference.admin.now import WorkerState, living, state_of
 from inference.admin.scheduler_form import slow_down
@@ -274,7 +274,7 @@ def _terms(snapshot: SchedulerSnapshot) -> Terms:
     return Terms(
         chunk=f"{number(snapshot.chunk)} tokens",
         chunk_took=_took(snapshot.chunk_ms),
-        interval=_ticks(snapshot.interval, "decode tick"),
+        interval=counted(snapshot.interval, "decode tick"),
         slow_down="" if factor is None else f"{factor:.1f}",
         decode_took=_took(snapshot.decode_ms),
         decode_rate=f"{1000 / snapshot.decode_ms:.0f}" if snapshot.decode_ms else "",
@@ -296,7 +296,7 @@ def _debt(snapshot: SchedulerSnapshot) -> Debt:
     else:
         ticks = math.ceil(snapshot.debt / (snapshot.chunk * max(1, snapshot.prefills)))
         soon = f", about {lasted(ticks * snapshot.decode_ms / 1000)}" if snapshot.decode_ms else ""
-        headline = f"after {_ticks(ticks, 'decode tick')}{soon}"
+        headline = f"after {counted(ticks, 'decode tick')}{soon}"
         each = f"{number(snapshot.chunk)} for each of {snapshot.prefills} waiting prompts"
         paid = each if snapshot.prefills > 1 else number(snapshot.chunk)
         meaning = (
@@ -361,7 +361,3 @@ def _took(ms: float | None) -> str:
     if ms is None:
         return ""
     return f"{ms:.1f} ms" if ms < 10 else lasted(ms / 1000)
-
-
-def _ticks(count: int, of: str) -> str:
-    return f"{number(count)} {of}{'' if count == 1 else 's'}"

@@ -9,7 +9,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
-from accounts.formatting import EMPTY, memory_size, number
+from accounts.formatting import EMPTY, counted, memory_size, number
 from inference import draft_models, language_models
 from inference.admin.drafter_words import drafter_name
 from inference.messages import Heartbeat, SchedulerSnapshot, SlotSnapshot
@@ -89,7 +89,7 @@ def _slow_down(snapshot: SchedulerSnapshot) -> str:
 
 
 def _interval(snapshot: SchedulerSnapshot) -> str:
-    return f"{number(snapshot.interval)} ticks" if snapshot.interval else "0: streams starve prompts"
+    return counted(snapshot.interval, "tick") if snapshot.interval else "0: streams starve prompts"
 
 
 def _of_slot(value: Callable[[SlotSnapshot], str]) -> Callable[[Heartbeat], str]:
@@ -99,7 +99,7 @@ def _of_slot(value: Callable[[SlotSnapshot], str]) -> Callable[[Heartbeat], str]
 def _whether_it_speculates(slot: SlotSnapshot) -> str:
     match slot.state:
         case "profiling":
-            return f"measuring: {slot.samples} generations timed"
+            return f"measuring: {counted(slot.samples, 'generation')} timed"
         case "settled":
             gain = "" if slot.speedup is None else f", {slot.speedup:.2f} times as fast"
             return f"{_VERDICTS.get(slot.verdict, slot.verdict)}{gain}"
@@ -109,7 +109,7 @@ def _whether_it_speculates(slot: SlotSnapshot) -> str:
 
 def _grant(slot: SlotSnapshot) -> str:
     """Of the grant that runs: it keeps the budget that it began with."""
-    return f"{slot.holder.budget} rounds" if slot.holder is not None and slot.holder.budget else ""
+    return counted(slot.holder.budget, "round") if slot.holder is not None and slot.holder.budget else ""
 
 
 def _bytes(value: int, snapshot: SchedulerSnapshot) -> str:
@@ -130,7 +130,7 @@ _VALUES: Final[dict[str, Callable[[Heartbeat], str]]] = {
     "preemption": _of_snapshot(lambda shot: {None: "", True: "on", False: "off"}[shot.preemption]),
     "speculation": _of_slot(_whether_it_speculates),
     "drafter": _of_slot(lambda slot: drafter_name(slot.drafter)),
-    "draft_tokens": _of_slot(lambda slot: f"{slot.draft_length} tokens"),
+    "draft_tokens": _of_slot(lambda slot: counted(slot.draft_length, "token")),
     "grant_rounds": _of_slot(_grant),
 }
 #: What a worker reads; the answers' length is the web's, which reads it with each request.

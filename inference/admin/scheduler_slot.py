@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from accounts.formatting import number
+from accounts.formatting import counted, number
 from inference.admin.drafter_words import drafter_name
 from inference.messages import SlotHolder, SlotSnapshot, SlotWaiter
 from inference.scheduling.rotation import SKIP_CAP, Contender, next_grant_index
@@ -90,7 +90,7 @@ def slot_now(slot: SlotSnapshot, tenants: Mapping[str, str], lanes: Mapping[int,
         waiting=_waiting(slot.waiting, tenants, {name: rank for rank, name in lanes.items()}),
         verdict=_verdict(slot),
         kept=_kept(slot),
-        draft_length=_counted(slot.draft_length, "token"),
+        draft_length=counted(slot.draft_length, "token"),
         rotations=slot.rotations,
         grants=[
             GrantsOf(_tenant(tenant, tenants), count, in_all) for tenant, count in granted[:_MOST_TENANTS]
@@ -109,11 +109,11 @@ def tenants_of(slot: SlotSnapshot) -> Iterator[str]:
 def _holder(holder: SlotHolder, tenants: Mapping[str, str]) -> HolderNow:
     rounds, budget = holder.slices, holder.budget
     if not budget:
-        words = f"{_counted(rounds, 'round')}; keeps it to its end"
+        words = f"{counted(rounds, 'round')}; keeps it to its end"
     elif rounds > budget:
-        words = f"{_counted(rounds, 'round')}, for nobody waits"
+        words = f"{counted(rounds, 'round')}, for nobody waits"
     else:
-        words = f"{number(rounds)} of {_counted(budget, 'round')}"
+        words = f"{number(rounds)} of {counted(budget, 'round')}"
     drawn = budget if rounds <= budget <= _MOST_PIPS else 0
     return HolderNow(
         uuid.UUID(hex=holder.generation),
@@ -173,12 +173,8 @@ def _kept(slot: SlotSnapshot) -> Told:
     if not slot.proposed:
         return Told("none yet", "")
     share = slot.accepted / slot.proposed
-    return Told(f"{share:.0%}", f"{number(slot.accepted)} of {_counted(slot.proposed, 'drafted token')}")
+    return Told(f"{share:.0%}", f"{number(slot.accepted)} of {counted(slot.proposed, 'drafted token')}")
 
 
 def _tenant(id_: str, tenants: Mapping[str, str]) -> str:
     return tenants.get(id_, id_[:8])
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{number(count)} {noun}{'' if count == 1 else 's'}"

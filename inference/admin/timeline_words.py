@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from accounts.formatting import lasted, number
+from accounts.formatting import counted, lasted, number
 from inference.models import RunOutcome
 from inference.runs import Event, EventKind
 
@@ -56,10 +56,10 @@ def line_of(event: Event) -> Line:
             return Line(at, None, "Claimed", "a worker owns it")
         case EventKind.RESUMED:
             return Line(
-                at, None, "Resumed", f"{_counted(details, 'tokens', 'token')} of earlier runs are kept"
+                at, None, "Resumed", f"{_number_of(details, 'tokens', 'token')} of earlier runs are kept"
             )
         case EventKind.CACHE_HIT:
-            return Line(at, None, "Prefix cache", f"{_counted(details, 'tokens', 'token')} need not be run")
+            return Line(at, None, "Prefix cache", f"{_number_of(details, 'tokens', 'token')} need not be run")
         case EventKind.CHUNK:
             return Line(at, took, *_chunk(details))
         case EventKind.FIRST_TOKEN:
@@ -101,11 +101,11 @@ def facts(events: Sequence[Event]) -> list[str]:
         run = _sum(chunks, "tokens")
         busy = sum(float(chunk["busy"] if "busy" in chunk else chunk.get("s", 0.0)) for chunk in chunks)
         pieces = sum(chunk.get("merged", 1) for chunk in chunks)
-        said.append(f"{_count(run, 'prompt token')} in {_count(pieces, 'chunk')}, {lasted(busy)} of work")
+        said.append(f"{counted(run, 'prompt token')} in {counted(pieces, 'chunk')}, {lasted(busy)} of work")
     first = sum(1 for _, kind, _ in events if kind == EventKind.FIRST_TOKEN)
     if first or spans:
         later = _sum([details for _, details in spans], "tokens")
-        said.append(_count(first + later, "token"))
+        said.append(counted(first + later, "token"))
         seconds = spans[-1][0] + spans[-1][1].get("s", 0.0) - spans[0][0] if spans else 0.0
         if seconds >= _SHORTEST_S:
             said.append(f"{later / seconds:,.1f} tokens/s")
@@ -114,16 +114,16 @@ def facts(events: Sequence[Event]) -> list[str]:
     if grants:
         pieces = sum(grant.get("merged", 1) for grant in grants)
         summed = {name: _sum(grants, name) for name in ("rounds", "proposed", "accepted")}
-        said.append(f"{_count(pieces, 'grant')} of the slot, {_rounds(summed)}")
+        said.append(f"{counted(pieces, 'grant')} of the slot, {_rounds(summed)}")
     return said
 
 
 def _chunk(details: Mapping[str, Any]) -> tuple[str, str]:
     done, total = details.get("done", 0), details.get("total", 0)
-    said = f"{_counted(details, 'tokens', 'token')}, {number(done)} of {number(total)} done"
+    said = f"{_number_of(details, 'tokens', 'token')}, {number(done)} of {number(total)} done"
     beside = details.get("beside", 0)
     if beside:
-        said += f", beside {_count(beside, 'other prompt')}"
+        said += f", beside {counted(beside, 'other prompt')}"
     merged = details.get("merged", 1)
     if merged == 1:
         return "Prompt chunk", said
@@ -141,14 +141,14 @@ def _grant(details: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _rounds(details: Mapping[str, Any]) -> str:
-    said, proposed = _counted(details, "rounds", "round"), details.get("proposed", 0)
+    said, proposed = _number_of(details, "rounds", "round"), details.get("proposed", 0)
     if proposed:
-        said += f", {number(details.get('accepted', 0))} of {_count(proposed, 'drafted token')} kept"
+        said += f", {number(details.get('accepted', 0))} of {counted(proposed, 'drafted token')} kept"
     return said
 
 
 def _tokens(details: Mapping[str, Any]) -> str:
-    said, rate = _counted(details, "tokens", "token"), rate_of(details)
+    said, rate = _number_of(details, "tokens", "token"), rate_of(details)
     if rate is not None:
         said += f", {rate:,.1f} tokens/s"
     if details.get("gap"):
@@ -160,12 +160,8 @@ def _sum(parts: Sequence[Mapping[str, Any]], name: str) -> int:
     return sum(part.get(name, 0) for part in parts)
 
 
-def _counted(details: Mapping[str, Any], name: str, noun: str) -> str:
-    return _count(details.get(name, 0), noun)
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{number(count)} {noun}{'' if count == 1 else 's'}"
+def _number_of(details: Mapping[str, Any], name: str, noun: str) -> str:
+    return counted(details.get(name, 0), noun)
 
 
 def _spaced(name: str) -> str:

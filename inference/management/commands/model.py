@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Field
 
 from accounts.actors import command_actor
+from accounts.formatting import counted
 from accounts.tenancy import every_tenant
 from inference import language_models, speculation_verdicts
 from inference.engine.preparation import (
@@ -167,7 +168,7 @@ class Command(BaseCommand):
             model=self._named(name), actor=command_actor("model profile")
         )
         self.stdout.write(
-            f"{count} verdict{'' if count == 1 else 's'} of {name} forgotten: it is profiled again."
+            f"{counted(count, 'verdict')} of {name} forgotten: it is profiled again."
             if count
             else f"Nothing was measured for {name} yet."
         )
