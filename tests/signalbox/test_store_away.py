@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -172,7 +173,7 @@ def test_an_open_socket_outlives_an_outage_and_still_hears_that_its_session_ends
         said = site.web.log.read_text()[seen:]
         assert "Unexpected exception in receive task" in said
         assert "channels_redis/pubsub.py" not in said, "an outage is no traceback a second"
-        with site.valkey.client() as store:
+        with redis.Redis(unix_socket_path=str(site.configuration.valkey_socket)) as store:
             # The web listens again once it has noticed the outage itself, which is a matter of a second.
             wait_until(lambda: store.pubsub_channels("asgi__group__user.*"))
         token = client.get("/password/") and client.cookies["csrftoken"]
