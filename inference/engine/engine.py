@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,12 +12,13 @@ import mlx.core as mx
 from mlx_lm.sample_utils import LogitsProcessor
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
-from inference.engine.batch import DecodeBatch, PrefillBatch
 from inference.engine.blas import loaded_blas
+from inference.engine.decoding_rows import DecodingRows
 from inference.engine.device_memory import cache_budget
 from inference.engine.drafting.drafter import Drafter
 from inference.engine.kv_growth import measure_growth
 from inference.engine.model_loading import load_prepared
+from inference.engine.prefilling import finish, run_chunk
 from inference.engine.prefix_cache import PrefixCounters
 from inference.engine.results import RoundResult, StepResult
 from inference.engine.row import Row, RowState
@@ -32,8 +32,6 @@ from inference.messages import Sampling
 from inference.tokenization import tokenizer
 
 __all__ = ["Engine", "RoundResult", "StepResult"]
-
-_log: Final = logging.getLogger(__name__)
 
 #: Steps between two returns of unused buffers to the system.
 _STEPS_PER_CLEARING: Final = 512
@@ -79,8 +77,7 @@ class Engine:
         #: The drafter that the sequences share; ``set_drafter`` says which.
         self.drafter: Final = DrafterHandle()
         self._rows: dict[str, Row] = {}
-        self._batch = DecodeBatch.without_rows(self.model)
-        self._leaving: set[str] = set()
+        self._decoding_rows = DecodingRows(self.model, self._row_batches, self._prefixes)
         self._steps = 0
 
     @property
@@ -173,15 +170,13 @@ class Engine:
         Those that this finishes run in one forward pass, padded to the longest, and emit their first token.
         """
         result = StepResult()
-        finishing = [
-            row for row in self._begin(keys, chunk_tokens) if self._run_chunk(row, chunk_tokens, result)
-        ]
+        finishing = [row for row in self._begin(keys, chunk_tokens) if run_chunk(row, chunk_tokens, result)]
         # A padded pass needs two tokens a row or more; shorter ones are as quick alone.
         together = [row for row in finishing if row.remaining > 2]
-        self._finish(together, result)
+        finish(together, self._decoding_rows, self._prefixes, result)
         for row in finishing:
             if row not in together:
-                self._finish([row], result)
+                finish([row], self._decoding_rows, self._prefixes, result)
         return result
 
     def decode(self) -> StepResult:
@@ -191,26 +186,11 @@ class Engine:
         batch is one step ahead, and its next token is only now being computed.
         """
         self._check_thread()
-        self._sweep()
         result = StepResult()
         for row in self._rows.values():
             if row.state is RowState.DOOMED and row.fault is not None:
-                self._fail(row, row.fault, result)
-        if not len(self._batch):
-            return result
-        try:
-            handed_out = self._batch.step()
-        except Exception as error:  # noqa: BLE001 (logged, and then each row's own is found)
-            self._run_apart(error, [self._rows[key] for key in self._batch.uids], result)
-            return result
-        for key, token in handed_out:
-            row = self._rows[key]
-            if row.ahead:
-                row.ahead = False
-            else:
-                row.tokens.append(token)
-                result.tokens.append((key, token))
-        self._doom(self._batch)
+                row.fail(row.fault, result)
+        self._decoding_rows.step(self._rows, result)
         self._count_step()
         return result
 
@@ -236,18 +216,18 @@ class Engine:
         """
         result = StepResult()
         [row] = self._begin([key], chunk_tokens)
-        if not self._run_chunk(row, chunk_tokens, result):
+        if not run_chunk(row, chunk_tokens, result):
             return result
         try:
-            batch = self._prefilling(row)
+            batch = row.prompt_batch
             batch.prompt([row.take(row.remaining - 1)])
             row.session = Session(batch, row.take(1)[0])
             tokens = row.session.advance([])
         except Exception as fault:  # noqa: BLE001 (reported)
-            self._fail(row, fault, result)
+            row.fail(fault, result)
             return result
         if row.session.fault is not None:
-            self._fail(row, row.session.fault, result)
+            row.fail(row.session.fault, result)
             return result
         row.state, row.prefill = RowState.SPECULATING, None
         row.tokens += tokens
@@ -275,7 +255,8 @@ class Engine:
         vocab_size = self.record.vocab_size
         round_ = run_round(row, session, self.drafter, draft_tokens, vocab_size, self._row_batches.run_again)
         if round_.fault is not None:
-            self._fail(row, round_.fault, StepResult())
+            row.fail(round_.fault, StepResult())
+            self.drafter.give_back(key)
         self._count_step()
         return round_
 
@@ -289,7 +270,7 @@ class Engine:
             row.state, row.fault = RowState.DOOMED, session.fault
             return
         row.state, row.ahead = RowState.DECODING, True
-        self._batch.extend(session.into_batch())
+        self._decoding_rows.join(session.into_batch())
 
     def learn_from(self, key: str, emitted: int) -> None:
         """The sequence is over, after ``emitted`` tokens: if it teaches, the drafter takes in what it produced."""
@@ -307,106 +288,23 @@ class Engine:
         row = self._rows.pop(key)
         self.drafter.give_back(key)
         if row.state is RowState.PARKED:
-            self._prefixes.keep(row.namespace, self._prefilling(row), key)
+            self._prefixes.keep(row.namespace, row.prompt_batch, key)
         if row.session is not None:
             self._prefixes.keep(row.namespace, row.session.batch, key)
         if row.state is RowState.DECODING:
-            self._prefixes.keep(row.namespace, self._batch, key)
-            # Rows that leave together, leave in one go: the batch copies its caches each time.
-            self._leaving.add(key)
-            if len(self._leaving) == len(self._batch):
-                self._sweep()
+            self._decoding_rows.leave(row)
 
     def _begin(self, keys: Sequence[str], chunk_tokens: int) -> list[Row]:
         """These parked rows, ready for a chunk."""
         self._check_thread()
         self._row_batches.chunk_tokens = chunk_tokens
-        self._sweep()
+        self._decoding_rows.sweep()
         rows = [self._rows[key] for key in keys]
         for row in rows:
             if row.state is not RowState.PARKED:
                 raise ValueError(f"Sequence {row.key!r} is {row.state}, not parked.")
             self._row_batches.begin(row)
         return rows
-
-    def _run_chunk(self, row: Row, chunk_tokens: int, result: StepResult) -> bool:
-        """Run a chunk of a parked row, unless it would be its last; whether it would."""
-        if row.remaining <= chunk_tokens:
-            return True
-        try:
-            self._prefilling(row).prompt([row.take(chunk_tokens)])
-        except Exception as fault:  # noqa: BLE001 (reported)
-            self._fail(row, fault, result)
-        return False
-
-    def _finish(self, rows: list[Row], result: StepResult) -> None:
-        """Run all that remains of these parked rows, and emit their first tokens."""
-        if not rows:
-            return
-        first, *others = rows
-        batch = self._prefilling(first)
-        try:
-            for row in others:
-                batch.extend(self._prefilling(row))  # type: ignore[no-untyped-call]
-            batch.prompt([row.take(row.remaining - 1) for row in rows])
-            started = batch.start([row.take(1)[0] for row in rows])
-            tokens = started.peek()
-        except Exception as error:  # noqa: BLE001 (reported, or each row's own is found)
-            if others:
-                self._run_apart(error, rows, result)
-            else:
-                self._fail(first, error, result)
-            return
-        for row, token in zip(rows, tokens, strict=True):
-            if (fault := started.faults.get(row.key)) is not None:
-                self._fail(row, fault, result)
-                continue
-            row.state = RowState.DECODING
-            row.prefill = None
-            row.ahead = True
-            row.tokens.append(token)
-            result.tokens.append((row.key, token))
-            self._prefixes.keep(row.namespace, started, row.key)
-        started.remove(set(started.faults))
-        self._batch.extend(started)
-
-    def _run_apart(self, error: Exception, rows: list[Row], result: StepResult) -> None:
-        """Run each of these rows again alone and emit its next token, after they failed together.
-
-        Those that decoded make up the batch again.
-        """
-        _log.warning("%d sequences failed together and are run again, each alone", len(rows), exc_info=error)
-        if any(row.state is RowState.DECODING for row in rows):
-            self._batch = DecodeBatch.without_rows(self.model)
-        for row in rows:
-            row.prefill = None
-        mx.clear_cache()
-        for row in rows:
-            try:
-                alone = self._row_batches.run_again(row).start(row.take(1))
-                [token] = alone.peek()
-            except Exception as fault:  # noqa: BLE001 (reported)
-                self._fail(row, fault, result)
-                continue
-            if (own := alone.faults.get(row.key)) is not None:
-                self._fail(row, own, result)
-                continue
-            row.state = RowState.DECODING
-            row.ahead = False
-            row.tokens.append(token)
-            result.tokens.append((row.key, token))
-            try:
-                alone.step()
-            except Exception as fault:  # noqa: BLE001 (reported when its turn comes)
-                row.state, row.fault = RowState.DOOMED, fault
-            else:
-                self._doom(alone)
-                self._batch.extend(alone)
-
-    def _prefilling(self, row: Row) -> PrefillBatch:
-        if row.prefill is None:
-            raise RuntimeError(f"Sequence {row.key!r} is parked without a cache.")
-        return row.prefill
 
     def _session(self, key: str) -> Session:
         self._check_thread()
@@ -415,27 +313,10 @@ class Engine:
             raise ValueError(f"Sequence {key!r} is {row.state}, not speculating.")
         return row.session
 
-    def _doom(self, batch: DecodeBatch) -> None:
-        """Take out of a batch the rows whose next token could not be computed."""
-        for key, fault in batch.faults.items():
-            self._rows[key].state, self._rows[key].fault = RowState.DOOMED, fault
-        batch.remove(set(batch.faults))
-
-    def _fail(self, row: Row, fault: Exception, result: StepResult) -> None:
-        row.state = RowState.FAULTED
-        row.prefill = row.session = None
-        self.drafter.give_back(row.key)
-        result.faults[row.key] = fault
-
     def _count_step(self) -> None:
         self._steps += 1
         if self._steps % _STEPS_PER_CLEARING == 0:
             mx.clear_cache()
-
-    def _sweep(self) -> None:
-        """Take dropped rows out of the decode batch."""
-        self._batch.remove(self._leaving)
-        self._leaving = set()
 
     def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:

@@ -10,6 +10,7 @@ from mlx_lm.sample_utils import LogitsProcessor
 
 from inference.engine.batch import PrefillBatch
 from inference.engine.drafting.drafter import DraftContext
+from inference.engine.results import StepResult
 from inference.engine.speculative.session import Session
 from inference.messages import Sampling
 
@@ -60,6 +61,13 @@ class Row:
         return len(self.tokens) - self.run if self.state is RowState.PARKED else 0
 
     @property
+    def prompt_batch(self) -> PrefillBatch:
+        """The batch in which its prompt is run. Raises ``RuntimeError`` if there is none: it is not parked."""
+        if self.prefill is None:
+            raise RuntimeError(f"Sequence {self.key!r} is {self.state}, and has no prompt to run.")
+        return self.prefill
+
+    @property
     def draft_context(self) -> DraftContext:
         """What a drafter may know of it. Its tokens grow as the row's do."""
         return DraftContext(self.key, self.draft_pool, self.teaches, self.tokens, self.prompt_length)
@@ -73,6 +81,12 @@ class Row:
             )
         if not all(0 <= token < vocab_size for token in (*self.tokens, *self.sampling.logit_bias)):
             raise ValueError(f"Sequence {self.key!r} names a token outside the vocabulary of {vocab_size}.")
+
+    def fail(self, fault: Exception, result: StepResult) -> None:
+        """End it by a fault, and say so: nothing of it can be used any more."""
+        self.state = RowState.FAULTED
+        self.prefill = self.session = None
+        result.faults[self.key] = fault
 
     def take(self, count: int) -> list[int]:
         """The next ``count`` tokens to run, counted as run."""

@@ -34,7 +34,7 @@ class PoolStore:
 
     ``of`` and ``learn`` are called on the engine's thread and write no file. ``synchronise`` is called on another,
     every few seconds and once when no more is learnt: it saves what was learnt and drops what was forgotten.
-    A pool is read from its file when it is first asked for.
+    A pool is read from its file when it is first asked for: once for a tenant, about as long as a decode tick.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class PoolStore:
                 self._settle(namespace, loaded.forgotten, unsaved.get(namespace))
 
     def _settle(self, namespace: str, forgotten: str, texts: tuple[bytes, ...] | None) -> None:
-        """Drop one tenant's pool if it was forgotten since it was loaded, else save its ``texts``, if there are new ones.
+        """Drop one tenant's pool if it was forgotten since it was loaded, else save its ``texts`` if it has learnt.
 
         Both within one hold of the files' lock: a pool that is forgotten meanwhile is not written back.
         """

@@ -358,7 +358,7 @@ def test_the_growth_of_the_caches_is_what_they_take(any_tiny_model: Path) -> Non
     drive.admit("g", range(10, 110))
     drive.finish_prefill("g")
     drive.decode(300)
-    row = engine._batch.prompt_cache
+    row = engine._decoding_rows._batch.prompt_cache
     taken = sum(cache.nbytes for cache in row)
     steps = -(-(100 + 300) // engine.kv_step)
     assert taken <= engine.kv_fixed_bytes + (steps + 1) * engine.kv_step * engine.kv_bytes_per_token
