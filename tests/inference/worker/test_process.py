@@ -25,8 +25,10 @@ from inference.scheduling.speculation import DeclineReason, Outcome
 from inference.scheduling.tick import Action
 from inference.worker import claim_thread, housekeeping, settlement_thread
 from inference.worker.loop import LoopEnd
+from inference.worker.requests import UseDrafter
 from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
 from tests.inference.doors import entitled_principal, row
+from tests.inference.engine.speculating import ScriptedDrafter
 from tests.inference.test_speculation_verdicts import MEASURED
 from tests.inference.worker.conftest import (
     ENDLESS,
@@ -340,3 +342,15 @@ def test_a_stored_verdict_holds_for_the_first_generation_of_a_worker(
     metrics = worker.process.metrics
     assert metrics.declines(DeclineReason.DOES_NOT_PAY).value == 1
     assert metrics.ticks[Action.SPECULATE].value == 0
+
+
+def test_caches_have_what_the_drafter_leaves(
+    start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "_SETTINGS_S", 0.05)
+    process = start_worker().process
+    before = process._memory.budget.total
+    process.loop.ask(UseDrafter(ScriptedDrafter))
+    wait_until(lambda: process._memory.budget.total == before - ScriptedDrafter.memory_bytes)
+    process.loop.ask(UseDrafter(None))
+    wait_until(lambda: process._memory.budget.total == before)
