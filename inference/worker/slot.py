@@ -19,7 +19,7 @@ from inference.scheduling.draft_length import (
 )
 from inference.scheduling.preemption import Occupation
 from inference.scheduling.slot import Holder, Offer, RingEntry, SliceEnd, SlotState
-from inference.scheduling.speculation import UNMEASURED_BATCH_COST, DeclineReason, Verdict
+from inference.scheduling.speculation import UNMEASURED_BATCH_COST, DeclineReason, SpeculationMode, Verdict
 from inference.worker.metrics import Stage, WorkerMetrics
 from inference.worker.pace import Pace
 from inference.worker.roster import Roster
@@ -210,8 +210,9 @@ class SpeculativeSlot:
 
     def _declined(self, sequence: RunningSequence, sharing: int) -> DeclineReason | None:
         """Why a sequence whose last chunk is to be run should not speculate, with ``sharing`` at the slot then."""
-        if self._settings.drafter is DrafterKind.NONE:
-            return DeclineReason.NO_DRAFTER
+        unwanted = self._unwanted()
+        if unwanted is not None:
+            return unwanted
         if not sequence.task.speculation:
             return DeclineReason.FORBIDDEN_BY_ENTITLEMENT
         if not self._engine.drafter.available:
@@ -219,6 +220,12 @@ class SpeculativeSlot:
         if self._engine.cannot_speculate(sequence.key) is not None:
             return DeclineReason.CACHES_CANNOT_BE_CUT
         return self._weighed(sharing)
+
+    def _unwanted(self) -> DeclineReason | None:
+        """Why, by the settings, there is no drafter to be had; None: there should be one."""
+        if self._settings.drafter is DrafterKind.NONE:
+            return DeclineReason.NO_DRAFTER
+        return DeclineReason.FORCED_OFF if self._settings.mode is SpeculationMode.OFF else None
 
     def _weighed(self, sharing: int) -> DeclineReason | None:
         cost = self._pace.batch_cost
@@ -234,13 +241,13 @@ class SpeculativeSlot:
     def _cannot_resume(self, sequence: RunningSequence) -> DeclineReason | None:
         """A parked job is not asked again whether it pays."""
         if not self._engine.take_drafter(sequence.key):
-            return DeclineReason.DRAFTER_UNAVAILABLE
+            return self._unwanted() or DeclineReason.DRAFTER_UNAVAILABLE
         return None
 
     def _cannot_go_on(self, sequence: RunningSequence) -> DeclineReason | None:
         """Why the holder is better off in the batch from here on. A verdict is not looked at, the load is."""
         if self._engine.drafter.holder != sequence.key and not self._engine.take_drafter(sequence.key):
-            return DeclineReason.DRAFTER_UNAVAILABLE
+            return self._unwanted() or DeclineReason.DRAFTER_UNAVAILABLE
         if self._engine.cannot_speculate(sequence.key) is not None:
             return DeclineReason.CACHES_CANNOT_BE_CUT
         reason = self._weighed(len(self.state.keys))

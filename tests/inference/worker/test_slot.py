@@ -18,7 +18,7 @@ from accounts.tenancy import every_tenant
 from inference.engine.engine import Engine
 from inference.messages import CancelReason, Delta, EndState, Sampling
 from inference.models import DrafterKind, LanguageModel
-from inference.scheduling.speculation import Outcome, SpeculationMode, Verdict
+from inference.scheduling.speculation import DeclineReason, Outcome, SpeculationMode, Verdict
 from inference.scheduling.tick import Action
 from inference.worker.metrics import Stage
 from inference.worker.requests import Cancel, Reconfigure, Rule
@@ -243,6 +243,34 @@ def test_a_parked_job_whose_drafter_is_lost_goes_on_in_the_batch(
     assert tokens_of(worker.log(first)) == expected
     assert tokens_of(worker.log(second)) == expected
     assert all(end_of(worker.log(key)).state is EndState.COMPLETED for key in (first, second))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"mode": SpeculationMode.OFF}, DeclineReason.FORCED_OFF),
+        ({"drafter": DrafterKind.NONE}, DeclineReason.NO_DRAFTER),
+        ({}, DeclineReason.DRAFTER_UNAVAILABLE),
+    ],
+)
+def test_a_drafter_that_is_switched_off_is_not_told_as_one_that_failed(
+    model: LanguageModel,
+    engine: Engine,
+    slot_worker: Callable[..., SlotWorker],
+    change: dict[str, Any],
+    reason: DeclineReason,
+) -> None:
+    worker = slot_worker(grant_rounds=2)
+    worker.admit(*(submit(model, prompt=SHORT, max_tokens=8) for _ in range(2)))
+    worker.turn_until(lambda: worker.metrics.slot("normal").parks.value == 1)
+    # As a worker does it.
+    engine.set_drafter(None)
+    worker.use(**change)
+    later = submit(model, prompt=SHORT, max_tokens=2)
+    worker.admit(later)
+    worker.run_dry()
+    assert {each for each in DeclineReason if worker.metrics.declines(each).value} == {reason}
+    assert worker.metrics.declines(reason).value == 3
 
 
 def test_a_drafter_that_fails_is_made_again_and_costs_nobody_a_request(
