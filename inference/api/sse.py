@@ -6,7 +6,8 @@ import json
 from typing import Any, Final
 
 DONE: Final = b"data: [DONE]\n\n"
-KEEP_ALIVE: Final = b": keep-alive\n\n"
+#: No blank line ends a comment: behind an event that has an id, OpenAI's client takes that for an event without data.
+KEEP_ALIVE: Final = b": keep-alive\n"
 
 
 def event(data: str, *, id_: str | None = None) -> bytes:
@@ -17,4 +18,4 @@ def event(data: str, *, id_: str | None = None) -> bytes:
 
 def comment(word: str, **fields: Any) -> bytes:
     """A comment, which clients skip: a word, and what it is about as JSON."""
-    return f": {word} {json.dumps(fields)}\n\n".encode() if fields else f": {word}\n\n".encode()
+    return f": {word} {json.dumps(fields)}\n".encode() if fields else f": {word}\n".encode()

@@ -173,7 +173,7 @@ async def test_comments_keep_a_silent_stream_alive(
 ) -> None:
     monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.05)
     async with api.open("POST", CHAT, chat(stream=True)) as exchange:
-        await exchange.until(b": keep-alive\n\n: keep-alive\n\n")
+        await exchange.until(b": keep-alive\n: keep-alive\n")
         run = await hand.take()
         await run.say("Hi")
         await exchange.until(b"Hi")
