@@ -40,7 +40,7 @@ _LOOK_S: Final = 0.02
 #: for nobody. Time in which something is on its way to it does not count: that asks as well.
 _PATIENCE_S: Final = 2.0
 _EVENT_STREAM: Final = b"text/event-stream"
-_COMMENT: Final = b": half-closed\n\n"
+_COMMENT: Final = b": half-closed\n"
 
 
 class HeadRefusal(StrEnum):
