@@ -224,6 +224,7 @@ class TickLoop:
         started: float,
     ) -> None:
         """One action for ``sequences``: each gets its token, its progress or its fault, and none another's."""
+        prompts = [sequence for sequence in sequences if self.roster.is_parked(sequence)]
         try:
             result = act()
         except Exception:  # noqa: BLE001 (whatever it is, no generation may end the others)
@@ -236,8 +237,8 @@ class TickLoop:
         elif result.faults:
             self._failed_steps[action] += 1
         now = time.monotonic()
-        for sequence in sequences:
-            if self.roster.is_parked(sequence):
+        for sequence in prompts:
+            if sequence.key not in result.faults:
                 done, total = self.roster.progress(sequence)
                 self._outbox.progress(sequence, done, total)
                 if cached := self.roster.begin(sequence):

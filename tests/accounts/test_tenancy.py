@@ -26,6 +26,7 @@ OF_NO_TENANT = {
     "Lane",
     "LanguageModel",
     "PublishedPrefix",
+    "SpeculationVerdict",
     "Tenant",
     "User",
     "Worker",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import redis
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -56,9 +56,9 @@ def away(site: Site) -> Iterator[Site]:
 
 
 @contextmanager
-def signed_in(site: Site) -> Iterator[httpx.Client]:
+def signed_in(site: Site) -> Iterator[httpx2.Client]:
     """A browser's requests, after the form to sign in."""
-    with httpx.Client(base_url=site.base_url, timeout=ANSWER_S) as client:
+    with httpx2.Client(base_url=site.base_url, timeout=ANSWER_S) as client:
         client.get("/login/").raise_for_status()
         token = client.cookies["csrftoken"]
         form = {"username": USER, "password": PASSWORD, "csrfmiddlewaretoken": token}
@@ -68,7 +68,7 @@ def signed_in(site: Site) -> Iterator[httpx.Client]:
 
 
 @contextmanager
-def socket(site: Site, client: httpx.Client) -> Iterator[ClientConnection]:
+def socket(site: Site, client: httpx2.Client) -> Iterator[ClientConnection]:
     """The chat socket, with the session of ``client``."""
     with connect(
         f"{site.ws_url}/ws/chat/",
@@ -97,7 +97,7 @@ def close_code(connection: ClientConnection) -> int | None:
         return None if closed.rcvd is None else closed.rcvd.code
 
 
-def tenant_of(client: httpx.Client) -> str:
+def tenant_of(client: httpx2.Client) -> str:
     return str(client.get("/chat/api/options").json()["tenants"][0]["id"])
 
 
@@ -129,7 +129,7 @@ def test_what_needs_the_queue_is_503_in_the_error_shape_and_says_when_to_come_ba
 ) -> None:
     headers = {"Authorization": f"Bearer {away.api_key}"}
     asked = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "stream": stream}
-    with httpx.Client(base_url=away.base_url, timeout=ANSWER_S, headers=headers) as client:
+    with httpx2.Client(base_url=away.base_url, timeout=ANSWER_S, headers=headers) as client:
         refused = client.post("/v1/chat/completions", json=asked)
         assert refused.status_code == 503
         assert refused.json()["error"].keys() == {"message", "type", "param", "code"}

@@ -24,6 +24,8 @@ from tests.factories import (
     WorkerFactory,
 )
 
+# As the site's routes do: a process that shows no pages has none.
+admin.autodiscover()
 PAGES = sorted(admin.site._registry.values(), key=lambda page: page.opts.label)
 RECORDS = {"AuditEvent", "Generation", "LaneAssignment", "LedgerEntry", "UsageRollup", "Worker"}
 

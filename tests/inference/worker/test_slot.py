@@ -422,3 +422,19 @@ def test_who_speculates_joins_the_batch_when_the_load_makes_that_better(
     assert worker.grants[0][0] == keys[0]
     assert worker.grants[0][1] < 20
     assert [tokens_of(worker.log(key)) for key in keys] == [expected] * 4
+
+
+def test_a_prompt_whose_last_chunk_runs_in_the_slot_tells_its_progress_and_what_was_cached(
+    model: LanguageModel, engine: Engine, slot_worker: Callable[..., SlotWorker]
+) -> None:
+    worker = slot_worker()
+    engine.set_prefix_budget(1 << 24)
+    worker.memory.budget = replace(worker.memory.budget, prefix_cache=1 << 24)
+    principal = entitled_principal()
+    keys = [submit(model, by=principal, prompt=PROMPT, max_tokens=4) for _ in range(2)]
+    for key in keys:
+        worker.claim()
+        worker.run_dry()
+    first, second = (end_of(worker.log(key)).usage.cached_tokens for key in keys)
+    assert first == 0
+    assert second == len(PROMPT) - 1

@@ -85,7 +85,7 @@ def test_a_killed_preparation_leaves_nothing_and_the_next_one_succeeds(
 def test_an_interrupted_preparation_cleans_up_at_once(gguf_file: Path, models: Path) -> None:
     with stopped_in_the_middle(gguf_file, models, "Converting the weights") as process:
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        process.wait(120)
     assert [path.name for path in models.iterdir()] == [".tiny.lock"]
 
 
