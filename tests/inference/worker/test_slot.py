@@ -432,7 +432,7 @@ def test_a_prompt_whose_last_chunk_runs_in_the_slot_tells_its_progress_and_what_
     worker.memory.budget = replace(worker.memory.budget, prefix_cache=1 << 24)
     principal = entitled_principal()
     keys = [submit(model, by=principal, prompt=PROMPT, max_tokens=4) for _ in range(2)]
-    for key in keys:
+    for _ in keys:
         worker.claim()
         worker.run_dry()
     first, second = (end_of(worker.log(key)).usage.cached_tokens for key in keys)
