@@ -44,6 +44,11 @@ class SpeculationSettings:
     speculate_undecided: bool
 
     @property
+    def drafts(self) -> bool:
+        """Whether anything is to be drafted at all."""
+        return self.drafter is not DrafterKind.NONE and self.mode is not SpeculationMode.OFF
+
+    @property
     def drafter_key(self) -> str:
         """What drafts, as ``speculation_verdicts`` names it."""
         return drafter_key(self.drafter, self.draft_model)

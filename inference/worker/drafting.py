@@ -12,7 +12,6 @@ from inference.engine.drafting.pool_store import PoolOwner, PoolStore
 from inference.engine.drafting.prompt_lookup import PromptLookup
 from inference.models import DrafterKind, LanguageModel
 from inference.scheduler_settings import SpeculationSettings
-from inference.scheduling.speculation import SpeculationMode
 from inference.tokenization import vocabulary
 from inference.tokenization.tokenizer import Tokenizer
 
@@ -33,7 +32,7 @@ class Drafting:
 
         Making a draft model raises ``DrafterFault`` if it cannot be loaded or does not fit the model.
         """
-        if settings.mode is SpeculationMode.OFF:
+        if not settings.drafts:
             return None
         match settings.drafter:
             case DrafterKind.PROMPT_LOOKUP:
@@ -61,4 +60,4 @@ def drafts_otherwise(settings: SpeculationSettings, earlier: SpeculationSettings
 
 
 def _drafter(settings: SpeculationSettings) -> tuple[str, str | None, bool]:
-    return settings.drafter_key, settings.draft_model_dir, settings.mode is SpeculationMode.OFF
+    return settings.drafter_key, settings.draft_model_dir, settings.drafts

@@ -11,7 +11,7 @@ from inference.messages import SlotHolder, SlotSnapshot, SlotWaiter
 from inference.models import DrafterKind
 from inference.scheduler_settings import SpeculationSettings
 from inference.scheduling.slot import Holder, RingEntry, SlotState
-from inference.scheduling.speculation import DeclineReason, SpeculationMode
+from inference.scheduling.speculation import DeclineReason
 from inference.worker.metrics import WorkerMetrics
 from inference.worker.sequences import RunningSequence
 from inference.worker.speculation_profile import SpeculationProfile
@@ -76,8 +76,7 @@ class SlotBooks:
 
     def configured(self, settings: SpeculationSettings) -> None:
         """These settings hold from now on."""
-        drafts = settings.drafter is not DrafterKind.NONE
-        self._metrics.speculation_on.set(float(drafts and settings.mode is not SpeculationMode.OFF))
+        self._metrics.speculation_on.set(float(settings.drafts))
         self._metrics.slot_grant_rounds.set(settings.grant_rounds)
 
     def stand(self, state: SlotState, profile: SpeculationProfile, drafter_reloads: int) -> None:
