@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -12,6 +13,10 @@ from benchmarks.processes import Platform
 
 #: A worker tells its counters about once a second.
 _BEAT_S = 1.2
+#: Longest wait for a worker to go by what was set.
+_FOLLOWS_S = 30.0
+#: What is as it is, and does not grow.
+_GAUGES = frozenset({"debt", "speculation_gain", "speculation_on", "grant_rounds", "chunk", "interval"})
 
 
 @dataclass(frozen=True)
@@ -41,27 +46,13 @@ class Counters:
     interval: float
 
     def since(self, earlier: Counters) -> Counters:
-        """What was counted in between."""
-        return Counters(
-            self.at - earlier.at,
-            self.prefill_ticks - earlier.prefill_ticks,
-            self.decode_ticks - earlier.decode_ticks,
-            self.prefill_chunks - earlier.prefill_chunks,
-            self.prefill_tokens - earlier.prefill_tokens,
-            self.debt,
-            self.decode_seconds - earlier.decode_seconds,
-            self.prefill_seconds - earlier.prefill_seconds,
-            self.publish_seconds - earlier.publish_seconds,
-            self.speculative_ticks - earlier.speculative_ticks,
-            self.speculative_seconds - earlier.speculative_seconds,
-            self.speculative_rounds - earlier.speculative_rounds,
-            self.rotations - earlier.rotations,
-            self.speculation_gain,
-            self.speculation_on,
-            self.grant_rounds,
-            self.chunk,
-            self.interval,
-        )
+        """What was counted in between, and what holds now."""
+        counted = {
+            field.name: getattr(self, field.name) - getattr(earlier, field.name)
+            for field in fields(self)
+            if field.name not in _GAUGES
+        }
+        return replace(self, **counted)
 
 
 def read(platform: Platform) -> Counters:
@@ -113,23 +104,26 @@ def scheduled(platform: Platform, model: str, *, chunk: int, interval: int) -> N
         itl_target=None,
         prefix_cache_mib=0,
     )
-    deadline = time.monotonic() + 30.0
-    while (now := read(platform)) and (now.chunk, now.interval) != (chunk, interval):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the worker still schedules by chunk {now.chunk}, interval {now.interval}")
-        time.sleep(_BEAT_S / 4)
+    _wait(
+        platform,
+        lambda now: (now.chunk, now.interval) == (chunk, interval),
+        f"schedule by chunk {chunk}, interval {interval}",
+    )
 
 
 def speculates(platform: Platform, model: str, mode: str, grant_rounds: int = 8) -> None:
     """Have the worker speculate by ``mode``. Raises ``RuntimeError`` if it does not within 30 s."""
     platform.schedule(model, speculation=mode, grant_rounds=grant_rounds)
-    deadline = time.monotonic() + 30.0
-    while (now := read(platform)) and (now.speculation_on > 0, now.grant_rounds) != (
-        mode != "off",
-        grant_rounds,
-    ):
+    _wait(
+        platform,
+        lambda now: (now.speculation_on > 0, now.grant_rounds) == (mode != "off", grant_rounds),
+        f"speculate by {mode!r} with {grant_rounds} rounds a grant",
+    )
+
+
+def _wait(platform: Platform, follows: Callable[[Counters], bool], what: str) -> None:
+    deadline = time.monotonic() + _FOLLOWS_S
+    while not follows(now := read(platform)):
         if time.monotonic() > deadline:
-            raise RuntimeError(
-                f"the worker does not speculate by {mode!r} with {grant_rounds} rounds a grant"
-            )
+            raise RuntimeError(f"the worker does not {what}: it tells {now}")
         time.sleep(_BEAT_S / 4)
