@@ -1,67 +1,63 @@
-"""Which lane a generation gets, and by what right.
+"""Which lane a generation gets, by what right, and what is held back for it.
 
-What a client asks for is a request; what it gets follows from its tenant's entitlements alone. The rule is a pure
-function, ``resolve_lane``; ``admit`` feeds it from the database and writes the lane assignment in the caller's
-transaction, so that no generation exists without the record of its lane.
+The rule is ``accounts.lane_resolution``. ``plan`` reads where everything stands, before anything is taken, and lets the
+rule choose; ``admit`` takes what was chosen, in the caller's transaction, by what the locked rows say. What was lost in
+between (another request was faster, an entitlement ended) is told to the plan, which then chooses again: each time it
+knows one more limit to be short or one right to be gone, so that it comes to an end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
 from uuid import UUID
 
-from accounts.models import AssignmentReason, Entitlement, Lane, LaneAssignment
+from django.db.models import Q
+
+from accounts import reservations
+from accounts.lane_resolution import (
+    AUTO,
+    POLICY_VERSION,
+    KeyRights,
+    LaneChoice,
+    Resolution,
+    Right,
+    Wish,
+    resolve_lane,
+)
+from accounts.limits import LimitState
+from accounts.models import Allowance, Approval, AssignmentReason, Entitlement, Lane, LaneAssignment, Tenant
 from accounts.principal import Principal
+from accounts.rates import Rate, rates_of
 from accounts.tenancy import tenant_scope
 
-#: The rule's version, kept with each assignment: raise it when ``resolve_lane`` decides differently.
-POLICY_VERSION = 1
-#: The lane of a request that asks for none, with a key that has no default.
-TENANT_DEFAULT_LANE = "normal"
-#: What a client says to ask for no lane in particular.
-AUTO = "auto"
+
+class RightLost(Exception):
+    """The entitlement that was chosen gives no right any more: the caller's transaction is to be rolled back."""
+
+    def __init__(self, entitlement_id: UUID) -> None:
+        super().__init__(f"entitlement {entitlement_id} has ended")
+        self.entitlement_id = entitlement_id
 
 
-class Denial(StrEnum):
-    """Why no lane was given: the same code in the API, the log and the metrics."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A lane that a request may have, as far as its plan knows; and what must be taken for it."""
 
-    UNKNOWN_LANE = "unknown_lane"
-    NO_ENTITLEMENT = "no_entitlement"
-
-
-class Refused(Exception):
-    """The tenant gets no lane for this request; nothing was written."""
-
-    def __init__(self, code: Denial, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
-@dataclass(frozen=True, slots=True)
-class LaneChoice:
-    """A lane as the rule sees it. ``rank`` 0 is the highest."""
-
-    name: str
-    rank: int
-    service_tier: str
-
-
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """The lane that was given, and why."""
-
-    lane: LaneChoice
-    reason: AssignmentReason
+    resolution: Resolution
+    entitlement_allowance_id: UUID
+    key_allowance_id: UUID | None
+    #: The rates that are set, the entitlement's and the key's: to be taken in Valkey.
+    rates: tuple[Rate, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """What a generation runs with: its lane, and the rights in it. ``requested_lane`` is empty where none was named.
 
-    ``suffix_pool``: whether the tenant lets workers learn from its answers.
+    ``suffix_pool``: whether the tenant lets workers learn from its answers. ``limits``: where the budgets and the
+    concurrency stand, this generation counted.
     """
 
     lane: str
@@ -73,59 +69,139 @@ class Admission:
     requested_lane: str
     reason: AssignmentReason
     entitlement_id: UUID
+    longest_queue_wait_s: int | None
+    limits: tuple[LimitState, ...] = ()
 
 
-def resolve_lane(
-    *,
-    requested: str | None,
-    key_default: str | None,
-    lanes: Sequence[LaneChoice],
-    entitled: Collection[str],
-) -> Resolution:
-    """Decide the lane of one request. Pure.
+class Plan:
+    """Where a tenant's rights and limits stand for one request, and what has been found out since."""
 
-    ``requested`` is a lane's name, a service tier, ``auto``, or empty; ``entitled`` names the lanes that the tenant may
-    use. A lane that the tenant may not use becomes the next lower one that it may: never a higher one. Raises
-    ``Refused`` for a lane that does not exist, and when there is none at or below the one wanted.
-    """
-    wanted, reason = _wanted(requested, key_default, lanes)
-    if wanted.name in entitled:
-        return Resolution(wanted, reason)
-    lower = [lane for lane in lanes if lane.rank > wanted.rank and lane.name in entitled]
-    if lower:
-        return Resolution(min(lower, key=lambda lane: lane.rank), AssignmentReason.NOT_ENTITLED)
-    if not entitled:
-        raise Refused(Denial.NO_ENTITLEMENT, "This tenant is not entitled to any lane.")
-    usable = ", ".join(lane.service_tier for lane in lanes if lane.name in entitled)
-    raise Refused(
-        Denial.NO_ENTITLEMENT,
-        f"This tenant is not entitled to the lane {wanted.name!r} or a lower one. It may use the service "
-        f"tiers: {usable}.",
+    def __init__(
+        self,
+        wish: Wish,
+        lanes: Iterable[LaneChoice],
+        key: KeyRights,
+        rights: Iterable[Right],
+        allowances: dict[UUID, Allowance],
+        key_allowance: Allowance | None,
+        now: datetime,
+    ) -> None:
+        self.wish = wish
+        self.now = now
+        self._lanes = tuple(lanes)
+        self._key = key
+        self._rights = {right.entitlement_id: right for right in rights}
+        #: Of the entitlements, by entitlement.
+        self._allowances = allowances
+        self._key_allowance = key_allowance
+
+    def choose(self) -> Choice:
+        """The lane, by all that is known now. Raises ``lane_resolution.Refused``."""
+        resolution = resolve_lane(self.wish, self._key, self._rights.values(), self._lanes, self.now)
+        allowance = self._allowances[resolution.entitlement_id]
+        rates = rates_of(allowance.id, allowance.limits)
+        if self._key_allowance is not None:
+            rates += rates_of(self._key_allowance.id, self._key_allowance.limits)
+        return Choice(
+            resolution=resolution,
+            entitlement_allowance_id=allowance.id,
+            key_allowance_id=self._key_allowance.id if self._key_allowance else None,
+            rates=tuple(rates),
+        )
+
+    def is_short(self, allowance_id: UUID, state: LimitState) -> None:
+        """A limit of that allowance was found to be short: nothing is chosen by it any more."""
+        if self._key_allowance is not None and allowance_id == self._key_allowance.id:
+            self._key = replace(self._key, limits=(*self._key.limits, state))
+            return
+        for entitlement_id, allowance in self._allowances.items():
+            if allowance.id == allowance_id:
+                right = self._rights[entitlement_id]
+                self._rights[entitlement_id] = replace(right, limits=(*right.limits, state))
+
+    def is_lost(self, entitlement_id: UUID) -> None:
+        """The entitlement was found to have ended."""
+        self._rights.pop(entitlement_id, None)
+
+
+def plan(principal: Principal, wish: Wish, now: datetime) -> Plan:
+    """Read where the rights and limits of ``principal`` stand. Takes nothing and locks nothing."""
+    with tenant_scope(principal.tenant_id):
+        entitlements = list(
+            Entitlement.objects.filter(
+                Q(ends_at=None) | Q(ends_at__gt=now),
+                ended_at=None,
+                approval__in=(Approval.NOT_NEEDED, Approval.APPROVED),
+            ).select_related("allowance__tenant")
+        )
+        key_allowance = (
+            Allowance.objects.select_related("tenant").get(id=principal.key_allowance_id)
+            if principal.key_allowance_id
+            else None
+        )
+        allowances = {entitlement.id: entitlement.allowance for entitlement in entitlements}
+        states = reservations.states_of([*allowances.values(), *filter(None, [key_allowance])], now)
+        lanes = [LaneChoice(*row) for row in Lane.objects.values_list("name", "rank", "service_tier")]
+    return Plan(
+        wish,
+        lanes,
+        KeyRights(
+            default_lane=principal.default_lane,
+            allowed_lanes=principal.allowed_lanes,
+            limits=states[key_allowance.id] if key_allowance else (),
+        ),
+        [
+            Right(
+                entitlement_id=entitlement.id,
+                lane=entitlement.lane_id,
+                starts_at=entitlement.starts_at,
+                ends_at=entitlement.ends_at,
+                step_down_to=entitlement.step_down_to_id,
+                limits=states[entitlement.allowance_id],
+            )
+            for entitlement in entitlements
+        ],
+        allowances,
+        key_allowance,
+        now,
     )
 
 
-def admit(principal: Principal, requested: str | None, generation_id: UUID) -> Admission:
-    """Resolve a generation's lane and write its assignment, in the caller's transaction. Raises ``Refused``."""
+def admit(principal: Principal, plan: Plan, choice: Choice, generation_id: UUID) -> Admission:
+    """Hold back what ``choice`` needs and write the lane assignment, in the caller's transaction.
+
+    Raises ``reservations.Short`` or ``RightLost``: the transaction must be rolled back, the plan told, and asked again.
+    """
+    resolution = choice.resolution
     with tenant_scope(principal.tenant_id):
-        lanes = [LaneChoice(*row) for row in Lane.objects.values_list("name", "rank", "service_tier")]
-        standing = {
-            entitlement.lane_id: entitlement
-            for entitlement in Entitlement.objects.filter(ended_at=None).select_related("tenant")
-        }
-        resolution = resolve_lane(
-            requested=requested, key_default=principal.default_lane, lanes=lanes, entitled=standing
+        states = reservations.reserve(
+            generation_id=generation_id,
+            tenant_id=principal.tenant_id,
+            entitlement_allowance_id=choice.entitlement_allowance_id,
+            key_allowance_id=choice.key_allowance_id,
+            tokens=plan.wish.tokens,
+            now=plan.now,
         )
-        entitlement = standing[resolution.lane.name]
+        entitlement: Entitlement = Entitlement.objects.select_related("tenant").get(
+            id=resolution.entitlement_id
+        )
+        tenant: Tenant = entitlement.tenant
+        if tenant.closed_at or not entitlement.gives_at(plan.now):
+            raise RightLost(entitlement.id)
+        requested = plan.wish.requested
+        limits = tuple(state for of in states.values() for state in of)
         admission = Admission(
             lane=resolution.lane.name,
             lane_rank=resolution.lane.rank,
             service_tier=resolution.lane.service_tier,
             weight=entitlement.weight,
             speculation=entitlement.speculation,
-            suffix_pool=entitlement.tenant.suffix_pool,
+            suffix_pool=tenant.suffix_pool,
             requested_lane="" if requested in (None, "", AUTO) else str(requested),
             reason=resolution.reason,
             entitlement_id=entitlement.id,
+            longest_queue_wait_s=entitlement.longest_queue_wait_s,
+            limits=limits,
         )
         LaneAssignment.objects.create(
             generation_id=generation_id,
@@ -139,22 +215,13 @@ def admit(principal: Principal, requested: str | None, generation_id: UUID) -> A
             given_lane=admission.lane,
             reason=admission.reason,
             entitlement_id=admission.entitlement_id,
+            step_downs=[
+                {"lane": one.lane, "entitlement_id": str(one.entitlement_id), "limit": one.limit.name.value}
+                for one in resolution.step_downs
+            ],
+            budget_position=[
+                {"name": state.name.value, "limit": state.limit, "used": state.used} for state in limits
+            ],
             policy_version=POLICY_VERSION,
         )
     return admission
-
-
-def _wanted(
-    requested: str | None, key_default: str | None, lanes: Sequence[LaneChoice]
-) -> tuple[LaneChoice, AssignmentReason]:
-    by_name = {lane.service_tier: lane for lane in lanes} | {lane.name: lane for lane in lanes}
-    if requested and requested != AUTO:
-        if requested not in by_name:
-            known = ", ".join(f"{lane.service_tier} ({lane.name})" for lane in lanes)
-            raise Refused(
-                Denial.UNKNOWN_LANE, f"There is no such lane or service tier. There are: {AUTO}, {known}."
-            )
-        return by_name[requested], AssignmentReason.REQUESTED
-    if key_default is not None:
-        return by_name[key_default], AssignmentReason.KEY_DEFAULT
-    return by_name[TENANT_DEFAULT_LANE], AssignmentReason.TENANT_DEFAULT

@@ -72,6 +72,9 @@ def authenticate_key(raw: str) -> Principal:
         api_key_id=key.id,
         api_key_prefix=key.prefix,
         default_lane=key.default_lane_id,
+        key_allowance_id=key.allowance_id,
+        allowed_lanes=frozenset(key.allowed_lanes),
+        allowed_models=frozenset(key.allowed_models),
     )
 
 

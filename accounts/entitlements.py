@@ -7,7 +7,7 @@ from collections.abc import Collection
 from django.db import transaction
 from django.utils import timezone
 
-from accounts import audit
+from accounts import allowances, audit
 from accounts.models import Entitlement, Lane, Tenant, User
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
@@ -40,6 +40,7 @@ def grant(
         entitlement: Entitlement = Entitlement.objects.create(
             tenant=tenant,
             lane=lane,
+            allowance=allowances.create(tenant),
             weight=_checked_weight(weight),
             speculation=speculation,
             reason=checked_text(reason, field="reason", least=0, most=200),

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.utils import timezone
 
-from accounts import audit, key_text, pepper
-from accounts.models import ApiKey, Lane, Scope, Tenant, User
+from accounts import allowances, audit, key_text, pepper
+from accounts.models import Allowance, ApiKey, Lane, Scope, Tenant, User
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 from accounts.tenancy import tenant_scope
@@ -51,6 +51,7 @@ def create(
         issued = _issue(
             tenant=tenant,
             name=checked_text(name, field="name", most=100),
+            allowance=allowances.create(tenant),
             scopes=_checked_scopes(scopes),
             default_lane=default_lane,
             expires_at=_checked_expiry(expires_at, now),
@@ -98,6 +99,7 @@ def rotate(
         issued = _issue(
             tenant=key.tenant,
             name=key.name,
+            allowance=key.allowance,
             scopes=key.scopes,
             default_lane=key.default_lane,
             expires_at=expires_at,
@@ -163,6 +165,7 @@ def _issue(
     *,
     tenant: Tenant,
     name: str,
+    allowance: Allowance,
     scopes: list[str],
     default_lane: Lane | None,
     expires_at: datetime | None,
@@ -174,6 +177,7 @@ def _issue(
     key = ApiKey.objects.create(
         tenant=tenant,
         name=name,
+        allowance=allowance,
         prefix=text.prefix,
         digest=digest,
         pepper_id=pepper_id,

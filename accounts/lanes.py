@@ -8,7 +8,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from accounts import audit
-from accounts.admission import AUTO
+from accounts.lane_resolution import AUTO
 from accounts.models import Lane
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text

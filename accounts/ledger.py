@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import Count, Max, Min, Sum
 from django.db.models.functions import Coalesce, TruncHour
 
+from accounts import reservations
 from accounts.models import LedgerEntry, UsageRollup
 from accounts.tenancy import every_tenant, tenant_scope
 
@@ -50,11 +51,12 @@ def settle(
     rejected_prediction_tokens: int,
     at: datetime,
 ) -> LedgerEntry:
-    """Write a generation's entry, in the transaction that settles it.
+    """Write a generation's entry and let its reservation go, in the transaction that settles it.
 
     Raises ``IntegrityError`` if it has one: settling twice is a bug of the caller's, and must not add up.
     """
     with tenant_scope(tenant_id):
+        reservations.settle(generation_id, prompt_tokens + completion_tokens, at)
         entry: LedgerEntry = LedgerEntry.objects.create(
             generation_id=generation_id,
             tenant_id=tenant_id,

@@ -11,7 +11,8 @@ from uuid import UUID
 class Principal:
     """An authenticated caller inside one tenant: an API key, or a member in the browser.
 
-    Exactly one of ``api_key_id`` and ``user_id`` is set. ``default_lane`` is the key's, if it has one.
+    Exactly one of ``api_key_id`` and ``user_id`` is set. The rest is the key's, where there is one: what it narrows.
+    ``allowed_lanes`` and ``allowed_models`` that are empty allow all.
     """
 
     tenant_id: UUID
@@ -22,6 +23,13 @@ class Principal:
     api_key_prefix: str = ""
     user_id: UUID | None = None
     default_lane: str | None = None
+    key_allowance_id: UUID | None = None
+    allowed_lanes: frozenset[str] = frozenset()
+    allowed_models: frozenset[str] = frozenset()
+
+    def may_use(self, model: str) -> bool:
+        """Whether it may use the model of that name."""
+        return not self.allowed_models or model in self.allowed_models
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,20 @@
 """The one door to the queue, whatever the route or socket.
 
-What happens, in this order: a place in the bounded queue is taken in Valkey; one database transaction
-resolves the lane, writes its assignment, the generation and its request; after commit the
-generation is enqueued. A refusal gives the place back; a crash lets it lapse; what was committed but not enqueued
-is swept in (``inference.recovery``).
+What happens, in this order: the lane is chosen by what stands in the database; its rates and a place in the bounded
+queue are taken in Valkey; one database transaction holds back budget and concurrency and writes the lane
+assignment, the generation and its request; after commit the generation is enqueued. A refusal gives rates and place
+back; a crash lets them lapse; what was committed but not enqueued is swept in (``inference.recovery``).
+
+No transaction waits for Valkey. So what is lost in one (another request was faster) rolls all of it back, and the
+lane is chosen again, at most once for each entitlement.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID, uuid4
 
@@ -20,7 +23,10 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
-from accounts import admission
+from accounts import admission, lane_resolution, rates, reservations
+from accounts.admission import Admission, Choice, Plan
+from accounts.lane_resolution import Wish
+from accounts.limits import LimitState
 from accounts.principal import Principal
 from accounts.tenancy import tenant_scope
 from inference import messages
@@ -47,6 +53,9 @@ class RefusalCode(StrEnum):
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     NO_ENTITLEMENT = "no_entitlement"
     UNKNOWN_LANE = "unknown_lane"
+    INSUFFICIENT_QUOTA = "insufficient_quota"
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
+    CONCURRENCY_LIMIT_EXCEEDED = "concurrency_limit_exceeded"
 
 
 class Refused(Exception):
@@ -59,12 +68,19 @@ class Refused(Exception):
         *,
         param: str | None = None,
         retry_after_s: float | None = None,
+        limit: LimitState | None = None,
+        subject: str = "",
+        tokens: int = 0,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        #: The limit that was short, where one was; whose it is; and what the request would have taken, in tokens.
+        self.limit = limit
+        self.subject = subject
+        self.tokens = tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +108,10 @@ class Accepted:
 
     generation_id: UUID
     task: GenerationTask
-    admission: admission.Admission
+    admission: Admission
     created_at: datetime
+    #: Where all limits that are set stand, this generation counted: rates, budgets, concurrency.
+    limits: tuple[LimitState, ...] = ()
 
 
 def draw_seed() -> int:
@@ -112,53 +130,109 @@ def accept(
     ``within`` runs in the accept transaction, for rows that must exist if and only if the generation does.
     """
     max_tokens = _room_for_answer(submission)
+    prompt_tokens = len(submission.prompt)
+    wish = Wish(
+        requested=submission.requested_lane, tokens=prompt_tokens + max_tokens, prompt_tokens=prompt_tokens
+    )
     generation_id = uuid4()
-    _take_place(submission.model.name, generation_id)
+    plan = admission.plan(principal, wish, timezone.now())
+    while True:
+        choice = _choose(plan)
+        try:
+            rate_states = _take(choice, submission.model.name, generation_id, wish.tokens)
+        except rates.RateExceeded as short:
+            plan.is_short(short.allowance_id, short.state)
+            continue
+        try:
+            accepted = _commit(principal, plan, choice, submission, max_tokens, generation_id, within)
+        except reservations.Short as short:
+            _give_back(choice, submission.model.name, generation_id)
+            plan.is_short(short.allowance_id, short.state)
+        except admission.RightLost as lost:
+            _give_back(choice, submission.model.name, generation_id)
+            plan.is_lost(lost.entitlement_id)
+        except BaseException:
+            _give_back(choice, submission.model.name, generation_id)
+            raise
+        else:
+            _enqueue(accepted.task)
+            return replace(accepted, limits=(*rate_states, *accepted.admission.limits))
+
+
+def _choose(plan: Plan) -> Choice:
     try:
-        with tenant_scope(principal.tenant_id), transaction.atomic():
-            granted = admission.admit(principal, submission.requested_lane, generation_id)
-            created_at = timezone.now()
-            task = GenerationTask(
-                generation=generation_id.hex,
-                tenant=principal.tenant_id.hex,
-                model=submission.model.name,
-                lane=granted.lane,
-                lane_rank=granted.lane_rank,
-                weight=granted.weight,
-                prompt=submission.prompt,
-                max_tokens=max_tokens,
-                sampling=submission.sampling,
-                stop=list(submission.stop),
-                speculation=granted.speculation,
-                suffix_pool=granted.suffix_pool,
-                unattended=submission.unattended,
-                accepted_at=created_at.timestamp(),
-            )
-            generation = Generation.objects.create(
-                id=generation_id,
-                tenant_id=principal.tenant_id,
-                api_key_id=principal.api_key_id,
-                user_id=principal.user_id,
-                model=submission.model,
-                lane_id=granted.lane,
-                route=submission.route,
-                request_id=current_request_id(),
-                unattended=submission.unattended,
-                keep_output=submission.keep_output,
-                prompt_tokens=len(submission.prompt),
-                max_tokens=max_tokens,
-                created_at=created_at,
-            )
-            GenerationRequest.objects.create(generation=generation, task=messages.encode(task))
-            if within is not None:
-                within(generation)
-    except admission.Refused as refusal:
-        _give_back_place(submission.model.name, generation_id)
-        raise Refused(RefusalCode(refusal.code), refusal.message, param="service_tier") from refusal
-    except BaseException:
-        _give_back_place(submission.model.name, generation_id)
-        raise
-    _enqueue(task)
+        return plan.choose()
+    except lane_resolution.Refused as refusal:
+        raise Refused(
+            RefusalCode(refusal.code),
+            refusal.message,
+            param=None if refusal.limit else "service_tier",
+            retry_after_s=_retry_after_s(refusal.limit, plan),
+            limit=refusal.limit,
+            subject=refusal.subject,
+            tokens=plan.wish.tokens,
+        ) from refusal
+
+
+def _retry_after_s(limit: LimitState | None, plan: Plan) -> float | None:
+    """When to ask again; None: never, as it is."""
+    if limit is None or limit.never_allows(plan.wish.tokens):
+        return None
+    until = limit.fits_at or limit.resets_at
+    if until is None:
+        return RETRY_AFTER_S
+    return max(0.001, (until - timezone.now()).total_seconds())
+
+
+def _commit(
+    principal: Principal,
+    plan: Plan,
+    choice: Choice,
+    submission: Submission,
+    max_tokens: int,
+    generation_id: UUID,
+    within: Callable[[Generation], None] | None,
+) -> Accepted:
+    """The accept transaction. Raises ``reservations.Short`` and ``admission.RightLost``; nothing is left then."""
+    with tenant_scope(principal.tenant_id), transaction.atomic():
+        granted = admission.admit(principal, plan, choice, generation_id)
+        created_at = timezone.now()
+        task = GenerationTask(
+            generation=generation_id.hex,
+            tenant=principal.tenant_id.hex,
+            model=submission.model.name,
+            lane=granted.lane,
+            lane_rank=granted.lane_rank,
+            weight=granted.weight,
+            prompt=submission.prompt,
+            max_tokens=max_tokens,
+            sampling=submission.sampling,
+            stop=list(submission.stop),
+            speculation=granted.speculation,
+            suffix_pool=granted.suffix_pool,
+            unattended=submission.unattended,
+            accepted_at=created_at.timestamp(),
+        )
+        wait_s = granted.longest_queue_wait_s
+        generation = Generation.objects.create(
+            id=generation_id,
+            tenant_id=principal.tenant_id,
+            api_key_id=principal.api_key_id,
+            user_id=principal.user_id,
+            model=submission.model,
+            lane_id=granted.lane,
+            route=submission.route,
+            request_id=current_request_id(),
+            unattended=submission.unattended,
+            keep_output=submission.keep_output,
+            prompt_tokens=len(submission.prompt),
+            max_tokens=max_tokens,
+            created_at=created_at,
+            queue_deadline=None if wait_s is None else created_at + timedelta(seconds=wait_s),
+        )
+        GenerationRequest.objects.create(generation=generation, task=messages.encode(task))
+        if within is not None:
+            within(generation)
     return Accepted(generation_id, task, granted, created_at)
 
 
@@ -184,7 +258,8 @@ def _room_for_answer(submission: Submission) -> int:
     )
 
 
-def _take_place(model: str, generation_id: UUID) -> None:
+def _take(choice: Choice, model: str, generation_id: UUID, tokens: int) -> list[LimitState]:
+    """Take the rates and a place in the queue, or neither. Raises ``rates.RateExceeded`` and ``Refused``."""
     queue = dispatch_queue()
     try:
         if queue.memory_pressure() >= MEMORY_PRESSURE_LIMIT:
@@ -193,7 +268,9 @@ def _take_place(model: str, generation_id: UUID) -> None:
                 "The server's queue store is nearly full. Try again shortly.",
                 retry_after_s=RETRY_AFTER_S,
             )
+        states = rates.take(generation_id, choice.rates, tokens)
         if not queue.take_place(model, generation_id.hex, configuration().queue_limit):
+            rates.give_back(generation_id, choice.rates)
             raise Refused(
                 RefusalCode.QUEUE_FULL,
                 f"{configuration().queue_limit} generations already wait for {model}. Try again shortly.",
@@ -206,11 +283,13 @@ def _take_place(model: str, generation_id: UUID) -> None:
             "The server's queue cannot be reached. Nothing was accepted; try again shortly.",
             retry_after_s=RETRY_AFTER_S,
         ) from error
+    return states
 
 
-def _give_back_place(model: str, generation_id: UUID) -> None:
+def _give_back(choice: Choice, model: str, generation_id: UUID) -> None:
     try:
         dispatch_queue().give_back_place(model, generation_id.hex)
+        rates.give_back(generation_id, choice.rates)
     except redis.RedisError:
         _log.warning("place_lapses", generation=generation_id.hex, exc_info=True)
 

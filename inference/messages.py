@@ -33,11 +33,13 @@ class CancelReason(StrEnum):
     DETACHED = "detached"
     OPERATOR_REQUESTED = "operator_requested"
     TIMED_OUT = "timed_out"
+    QUEUE_WAIT_EXCEEDED = "queue_wait_exceeded"
 
     @property
     def end_state(self) -> EndState:
         """The terminal state that a generation ended for this reason is in."""
-        return EndState.EXPIRED if self is CancelReason.TIMED_OUT else EndState.CANCELLED
+        expired = (CancelReason.TIMED_OUT, CancelReason.QUEUE_WAIT_EXCEEDED)
+        return EndState.EXPIRED if self in expired else EndState.CANCELLED
 
 
 class EndState(StrEnum):

@@ -12,7 +12,7 @@ from django.utils import timezone
 from factory.django import DjangoModelFactory
 
 from accounts import key_text, keys, pepper
-from accounts.models import ApiKey, Entitlement, Lane, Membership, Role, Tenant, User
+from accounts.models import Allowance, ApiKey, Entitlement, Lane, Membership, Role, Tenant, User
 from accounts.principal import Actor
 from accounts.tenancy import every_tenant
 from inference.models import Conversation, Generation, LanguageModel, SpeculationVerdict, Worker
@@ -72,11 +72,23 @@ class MembershipFactory(_TenantOwned):
     role = Role.MEMBER
 
 
+class AllowanceFactory(_TenantOwned):
+    """Without limits, unless they are given."""
+
+    class Meta:
+        model = Allowance
+
+    tenant = factory.SubFactory(TenantFactory)
+
+
 class EntitlementFactory(_TenantOwned):
+    """Limits are those of its allowance: ``EntitlementFactory(allowance__tokens_per_day=1000)``."""
+
     class Meta:
         model = Entitlement
 
     tenant = factory.SubFactory(TenantFactory)
+    allowance = factory.SubFactory(AllowanceFactory, tenant=factory.SelfAttribute("..tenant"))
     lane = factory.LazyFunction(lambda: Lane.objects.get(name="normal"))
 
 
@@ -87,6 +99,7 @@ class ApiKeyFactory(_TenantOwned):
         model = ApiKey
 
     tenant = factory.SubFactory(TenantFactory)
+    allowance = factory.SubFactory(AllowanceFactory, tenant=factory.SelfAttribute("..tenant"))
     name = factory.Sequence(lambda n: f"key {n}")
     scopes = factory.LazyFunction(lambda: [scope.value for scope in keys.DEFAULT_SCOPES])
 

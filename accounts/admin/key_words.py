@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django.utils import timezone
 
-from accounts.admission import TENANT_DEFAULT_LANE
 from accounts.authentication import KeyRefusal, refusal_of
 from accounts.formatting import exactly
+from accounts.lane_resolution import TENANT_DEFAULT_LANE
 from accounts.models import ApiKey, Scope
 
 #: What a key has that names no lane: its requests get this one.

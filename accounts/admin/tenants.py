@@ -18,8 +18,8 @@ from accounts.actors import actor_of
 from accounts.admin.base import LookInline, Question, SiteModelAdmin
 from accounts.admin.filters import ClosedFilter, titled
 from accounts.admin.key_words import default_lane_of, key_state
-from accounts.admission import TENANT_DEFAULT_LANE
 from accounts.formatting import EMPTY, ago, code, number, time_field
+from accounts.lane_resolution import TENANT_DEFAULT_LANE
 from accounts.models import ApiKey, Entitlement, Lane, Membership, Tenant, User
 
 

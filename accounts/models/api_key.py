@@ -4,6 +4,7 @@ import uuid
 
 from django.db import models
 
+from accounts.models.allowance import Allowance
 from accounts.models.lane import Lane
 from accounts.models.tenant import Tenant
 from accounts.models.user import User
@@ -15,7 +16,8 @@ class Scope(models.TextChoices):
 
     INFERENCE = "inference", "Generate: chat, completions, their generations"
     READ = "read", "Read: models, and how generations stand"
-    ADMIN = "admin", "Administer the tenant (for routes that come later)"
+    ADMIN = "admin", "Administer its tenant: its keys, limits, usage and costs"
+    OPERATOR = "operator", "Administer every tenant, as an operator does"
 
 
 class ApiKey(models.Model):
@@ -38,6 +40,20 @@ class ApiKey(models.Model):
         null=True,
         blank=True,
         help_text="The lane of requests that ask for none (service_tier absent or auto). Empty: normal.",
+    )
+    allowance = models.ForeignKey(
+        Allowance, on_delete=models.PROTECT, related_name="api_keys", editable=False
+    )
+    allowed_lanes = models.JSONField(
+        default=list, blank=True, help_text="Its requests get no other lane. Empty: every lane of the tenant."
+    )
+    allowed_models = models.JSONField(
+        default=list, blank=True, help_text="Names of the models that it may use. Empty: every model."
+    )
+    allowed_networks = models.JSONField(
+        default=list,
+        blank=True,
+        help_text="Addresses and networks that it may be used from, as in 192.0.2.0/24. Empty: from anywhere.",
     )
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)

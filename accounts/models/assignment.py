@@ -15,6 +15,11 @@ class AssignmentReason(models.TextChoices):
         "not_entitled",
         "the tenant is not entitled to the lane asked for: the next lower one it has",
     )
+    NOT_ALLOWED_BY_KEY = (
+        "not_allowed_by_key",
+        "the key is not allowed the lane asked for: the next lower one that it is",
+    )
+    STEPPED_DOWN = "stepped_down", "a limit of the lane was exhausted: the lane that it steps down to"
 
 
 class LaneAssignment(models.Model):
@@ -34,6 +39,10 @@ class LaneAssignment(models.Model):
     given_lane = models.CharField(max_length=30)
     reason = models.CharField(max_length=30, choices=AssignmentReason)
     entitlement_id = models.UUIDField()
+    #: Of each lane that was exhausted and stepped down from: ``lane``, ``entitlement_id``, ``limit``.
+    step_downs = models.JSONField(default=list)
+    #: Where each limit that is set stood when it was given, this generation counted: ``name``, ``limit``, ``used``.
+    budget_position = models.JSONField(default=list)
     policy_version = models.PositiveIntegerField()
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -14,6 +14,13 @@ class Lane(models.Model):
         help_text="The name that OpenAI's API has for it: priority, default, flex, or the lane's own.",
     )
     description = models.CharField(max_length=200, blank=True)
+    approval_above_tokens = models.PositiveBigIntegerField(
+        null=True,
+        blank=True,
+        verbose_name="approval above, tokens a month",
+        help_text="From more than so many tokens a month on, all live and requested grants of a tenant in this lane "
+        "together, a grant needs a second operator's approval. Empty: never. 0: always.",
+    )
 
     class Meta:
         ordering = ["rank"]

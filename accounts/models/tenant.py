@@ -20,6 +20,12 @@ class Tenant(models.Model):
         "which can be read as text, in a file of this tenant's own on the worker's disk; no other tenant's streams "
         "use them. Off: nothing is learned or used; what was kept stays until manage.py pool forget deletes it.",
     )
+    time_zone = models.CharField(
+        max_length=60,
+        default="UTC",
+        help_text="Its budgets' days, weeks and months are of this zone's calendar, as in Asia/Seoul. A change takes "
+        "effect when the current window ends.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     closed_at = models.DateTimeField(
         null=True, blank=True, help_text="From then on nothing of this tenant starts."

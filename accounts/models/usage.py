@@ -20,6 +20,9 @@ class LedgerEntry(models.Model):
     #: Of speculation: guesses that became a part of the completion, and guesses in vain, which are no part of it.
     accepted_prediction_tokens = models.PositiveIntegerField(default=0)
     rejected_prediction_tokens = models.PositiveIntegerField(default=0)
+    #: What it cost by the price of the time; both empty where there was none.
+    cost = models.DecimalField(max_digits=20, decimal_places=9, null=True)
+    currency = models.CharField(max_length=3, blank=True)
     settled_at = models.DateTimeField(db_index=True)
 
     objects = TenantManager("tenant_id")
@@ -27,6 +30,13 @@ class LedgerEntry(models.Model):
     class Meta:
         ordering = ["-settled_at"]
         verbose_name_plural = "ledger"
+        indexes = [models.Index(fields=["tenant_id", "settled_at"], name="ledger_of_tenant")]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(cost=None, currency="") | models.Q(cost__gte=0) & ~models.Q(currency=""),
+                name="ledger_cost_has_currency",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"gen_{self.generation_id.hex}: {self.prompt_tokens} + {self.completion_tokens} tokens"
@@ -50,6 +60,8 @@ class UsageRollup(models.Model):
     completion_tokens = models.PositiveBigIntegerField()
     accepted_prediction_tokens = models.PositiveBigIntegerField(default=0)
     rejected_prediction_tokens = models.PositiveBigIntegerField(default=0)
+    currency = models.CharField(max_length=3, blank=True)
+    cost = models.DecimalField(max_digits=24, decimal_places=9, default=0)
 
     objects = TenantManager("tenant_id")
 

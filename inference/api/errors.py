@@ -77,6 +77,10 @@ class ErrorCode(StrEnum):
     # The body cannot be taken.
     REQUEST_TOO_LARGE = "request_too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    # Not so much.
+    INSUFFICIENT_QUOTA = "insufficient_quota"
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
+    CONCURRENCY_LIMIT_EXCEEDED = "concurrency_limit_exceeded"
     # Not now.
     QUEUE_FULL = "queue_full"
     OVERLOADED = "overloaded"
@@ -123,6 +127,11 @@ _KINDS: Final[dict[ErrorCode, _Kind]] = {
     ErrorCode.REQUEST_TOO_LARGE: _invalid(HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     ErrorCode.UNSUPPORTED_MEDIA_TYPE: _invalid(HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
     ErrorCode.QUEUE_FULL: _Kind(HTTPStatus.TOO_MANY_REQUESTS, ErrorType.RATE_LIMIT, retry=None),
+    ErrorCode.INSUFFICIENT_QUOTA: _Kind(HTTPStatus.TOO_MANY_REQUESTS, ErrorType.RATE_LIMIT, retry=False),
+    ErrorCode.RATE_LIMIT_EXCEEDED: _Kind(HTTPStatus.TOO_MANY_REQUESTS, ErrorType.RATE_LIMIT, retry=None),
+    ErrorCode.CONCURRENCY_LIMIT_EXCEEDED: _Kind(
+        HTTPStatus.TOO_MANY_REQUESTS, ErrorType.RATE_LIMIT, retry=None
+    ),
     ErrorCode.OVERLOADED: _UNAVAILABLE,
     ErrorCode.QUEUE_UNAVAILABLE: _UNAVAILABLE,
     ErrorCode.SERVICE_UNAVAILABLE: _UNAVAILABLE,

@@ -3,6 +3,7 @@
 from inference.models.conversation import ChatMessage, ChatRole, Conversation
 from inference.models.generation import Generation, GenerationOutput, GenerationRequest, GenerationState
 from inference.models.generation_run import GenerationRun, RunOutcome
+from inference.models.idempotency_key import IdempotencyKey
 from inference.models.language_model import DrafterKind, LanguageModel, Speculation
 from inference.models.published_prefix import PublishedPrefix
 from inference.models.speculation_verdict import SpeculationRuling, SpeculationVerdict
@@ -18,6 +19,7 @@ __all__ = [
     "GenerationRequest",
     "GenerationRun",
     "GenerationState",
+    "IdempotencyKey",
     "LanguageModel",
     "PublishedPrefix",
     "RunOutcome",

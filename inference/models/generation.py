@@ -71,6 +71,8 @@ class Generation(models.Model):
     first_token_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    #: When it is ended as expired if no worker has claimed it by then; None: its entitlement sets no such limit.
+    queue_deadline = models.DateTimeField(null=True, blank=True)
 
     objects = TenantManager()
 
