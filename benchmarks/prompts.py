@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 PROMPTS = (
     "Write a long story about a lighthouse keeper who finds a message in a bottle.",
     "Explain in detail how a steam locomotive works, from the fire to the wheels.",
@@ -65,6 +67,5 @@ def chat(prompt: str) -> list[dict[str, str]]:
 
 def long_prompt(tokens: int, seed: int = 0) -> str:
     """A text of about so many tokens, of common words of one token each, ending in a question; no two seeds alike."""
-    count = len(_WORDS)
-    text = " ".join(_WORDS[(i * 7 + i // count + seed * 5) % count] for i in range(max(0, tokens - 40)))
+    text = " ".join(Random(seed).choices(_WORDS, k=max(0, tokens - 40)))
     return f"{text}.\n\nWhat is this list about? Answer at length."

@@ -10,13 +10,17 @@ from celery import shared_task
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from accounts.ledger_findings import Finding
 from accounts.tenancy import every_tenant
+from inference import idempotency, ledger_check, recovery
 from inference.models import GenerationOutput, GenerationRequest, GenerationRun
 from inference.models.generation import TERMINAL_STATES
 from signalbox.configuration import configuration
 
 #: Rows deleted in one transaction, so that requests never wait long for the database's write lock.
 BATCH: Final = 500
+#: Findings of one check of the ledger that are logged one by one; the last line has their number.
+MOST_TOLD: Final = 100
 
 _log = structlog.get_logger(__name__)
 
@@ -37,6 +41,48 @@ def delete_old_requests() -> int:
     if deleted:
         _log.info("old_requests_deleted", rows=deleted, ended_before=before.isoformat())
     return deleted
+
+
+@shared_task
+def verify_ledger() -> int:
+    """Prove that the books hold, and tell in the log and the metrics where they do not; how many findings.
+
+    It repairs nothing: that is an operator's to decide (``manage.py ledger verify --repair``).
+    """
+    told = 0
+
+    def tell(finding: Finding) -> None:
+        nonlocal told
+        told += 1
+        if told <= MOST_TOLD:
+            _log.error(
+                "ledger_finding",
+                code=finding.code.value,
+                kind=finding.subject.kind,
+                id=finding.subject.id,
+                tenant=str(finding.tenant_id),
+                found=dict(finding.found),
+                expected=dict(finding.expected),
+            )
+
+    report = ledger_check.verify(tell)
+    ledger_check.keep(report)
+    if told:
+        _log.error("ledger_does_not_hold", findings={code.value: n for code, n in report.found.items()})
+    return told
+
+
+@shared_task
+def delete_old_idempotency_keys() -> int:
+    """Delete the names of requests that stand for nothing any more; how many."""
+    with every_tenant("names are kept equally long for every tenant"):
+        return idempotency.delete_old()
+
+
+@shared_task
+def end_waits() -> int:
+    """End what has waited for longer than its entitlement lets it; how many. Workers do this too, while any live."""
+    return recovery.end_waits()
 
 
 def _delete(rows: QuerySet[Any]) -> int:

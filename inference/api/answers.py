@@ -203,6 +203,9 @@ class Shape(Protocol):
 class ChatShape:
     """``chat.completion`` and its chunks."""
 
+    #: What generations of this shape came in by.
+    route: ClassVar = "chat.completions"
+
     def __init__(self, head: Head) -> None:
         self._fields = head.fields(ids.CHAT_COMPLETION)
 
@@ -228,6 +231,9 @@ class ChatShape:
 
 class TextShape:
     """``text_completion``, whole and in chunks."""
+
+    #: What generations of this shape came in by.
+    route: ClassVar = "completions"
 
     def __init__(self, head: Head) -> None:
         self._fields = head.fields(ids.COMPLETION)

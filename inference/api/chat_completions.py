@@ -9,14 +9,15 @@ from pydantic import Field, model_validator
 from accounts.models import Scope
 from inference.api.answers import ChatCompletion, ChatCompletionChunk, ChatShape
 from inference.api.chat_messages import Message
-from inference.api.endpoint import Call, endpoint
+from inference.api.endpoint import AsyncAnswer, Call, endpoint
 from inference.api.errors import ErrorCode
 from inference.api.fields import Range, Unsupported, invalid
-from inference.api.generating import GenerationAnswer, generate
+from inference.api.generating import generate
+from inference.api.idempotent import IDEMPOTENCY_KEY
 from inference.api.prompts import chat_prompt
 from inference.api.sampling_parameters import GenerationParameters
 
-ROUTE: Final = "chat.completions"
+ROUTE: Final = ChatShape.route
 MAX_MESSAGES: Final = 10_000
 
 
@@ -64,17 +65,22 @@ class ChatCompletionRequest(GenerationParameters):
     body=ChatCompletionRequest,
     answer=ChatCompletion,
     chunk=ChatCompletionChunk,
+    parameters=(IDEMPOTENCY_KEY,),
     errors=(
         ErrorCode.CONTEXT_LENGTH_EXCEEDED,
         ErrorCode.NO_ENTITLEMENT,
         ErrorCode.MODEL_NOT_FOUND,
         ErrorCode.GENERATION_CANCELLED,
+        ErrorCode.IDEMPOTENCY_CONFLICT,
+        ErrorCode.INSUFFICIENT_QUOTA,
+        ErrorCode.RATE_LIMIT_EXCEEDED,
+        ErrorCode.CONCURRENCY_LIMIT_EXCEEDED,
         ErrorCode.QUEUE_FULL,
         ErrorCode.GENERATION_FAILED,
         ErrorCode.OVERLOADED,
     ),
 )
-def create_chat_completion(call: Call, body: ChatCompletionRequest) -> GenerationAnswer:
+def create_chat_completion(call: Call, body: ChatCompletionRequest) -> AsyncAnswer:
     """The model's next message in a chat, whole or as a stream of server-sent events."""
     return generate(
         call,

@@ -10,15 +10,16 @@ from pydantic_core import PydanticCustomError
 from accounts.models import Scope
 from inference.api.answers import Completion, TextShape
 from inference.api.bodies import BRANCH
-from inference.api.endpoint import Call, endpoint
+from inference.api.endpoint import AsyncAnswer, Call, endpoint
 from inference.api.errors import ErrorCode
 from inference.api.fields import UNSUPPORTED, Unsupported
-from inference.api.generating import GenerationAnswer, generate
+from inference.api.generating import generate
+from inference.api.idempotent import IDEMPOTENCY_KEY
 from inference.api.prompts import checked_tokens, text_prompt
 from inference.api.sampling_parameters import GenerationParameters
 from inference.models import LanguageModel
 
-ROUTE: Final = "completions"
+ROUTE: Final = TextShape.route
 
 #: More than any model's context; the real limit is the model's own.
 _MAX_TOKENS: Final = 1_000_000
@@ -89,16 +90,21 @@ class CompletionRequest(GenerationParameters):
     body=CompletionRequest,
     answer=Completion,
     chunk=Completion,
+    parameters=(IDEMPOTENCY_KEY,),
     errors=(
         ErrorCode.CONTEXT_LENGTH_EXCEEDED,
         ErrorCode.NO_ENTITLEMENT,
         ErrorCode.MODEL_NOT_FOUND,
         ErrorCode.GENERATION_CANCELLED,
+        ErrorCode.IDEMPOTENCY_CONFLICT,
+        ErrorCode.INSUFFICIENT_QUOTA,
+        ErrorCode.RATE_LIMIT_EXCEEDED,
+        ErrorCode.CONCURRENCY_LIMIT_EXCEEDED,
         ErrorCode.QUEUE_FULL,
         ErrorCode.GENERATION_FAILED,
         ErrorCode.OVERLOADED,
     ),
 )
-def create_completion(call: Call, body: CompletionRequest) -> GenerationAnswer:
+def create_completion(call: Call, body: CompletionRequest) -> AsyncAnswer:
     """What the model writes behind a prompt, whole or as a stream of server-sent events."""
     return generate(call, body, route=ROUTE, prompt_of=body.tokens, shape_of=TextShape)

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
 from django.http import HttpRequest
-from django.http.response import HttpResponseBase
 
 from accounts.models import AssignmentReason, LaneAssignment, Scope
 from accounts.tenancy import tenant_scope
-from inference import cancellation, settlement
-from inference.api import completions, ids
-from inference.api.answers import AnswerModel, ChatCompletionChunk, ChatShape, Head, Shape, TextShape, Usage
+from inference import cancellation
+from inference.api import ids
+from inference.api.answers import AnswerModel, ChatCompletionChunk, Usage
 from inference.api.endpoint import Call, Parameter, endpoint
 from inference.api.errors import ApiError, ErrorCode
-from inference.api.generating import lane_headers
 from inference.api.ids import EventId
-from inference.api.reader_access import reader_access
+from inference.api.reading import EventsAnswer, complete_entries, shape_of
 from inference.api.sampling_parameters import StreamOptions
-from inference.api.streaming import Answering, Replay
-from inference.dispatch import token_log
-from inference.dispatch.delivery import LogExpired, StreamDiverged, delivery
 from inference.dispatch.queue import dispatch_queue
-from inference.messages import CancelReason, End, LogEntry
+from inference.messages import CancelReason
 from inference.models import Generation
 from inference.models.generation import LIVE_STATES, GenerationState
-from signalbox import store
 
 
 class LaneOfGeneration(AnswerModel):
@@ -136,48 +129,6 @@ def cancel_generation(call: Call, generation_id: str) -> GenerationRecord:
         return _record(_find(generation_id))
 
 
-@dataclass(frozen=True, slots=True)
-class EventsAnswer:
-    """A generation's events, replayed and then as they come."""
-
-    call: Call
-    generation: Generation
-    shape: Shape
-    options: StreamOptions
-    after: EventId
-    complete: list[LogEntry] | None
-    """The events behind ``after`` where the last one is there already; None: they are followed."""
-
-    async def respond(self) -> HttpResponseBase:
-        attachment = self.call.attachment
-        generation = self.generation.id
-        if self.complete is not None:
-            answering = Answering(
-                generation,
-                Replay(self.complete),
-                self.shape,
-                attachment,
-                options=self.options,
-                after=self.after.seq,
-            )
-        else:
-            follower = await attachment.follows.enter_async_context(
-                delivery().follow(generation.hex, self.after.seq, self.after.epoch)
-            )
-            reader = attachment.follows.enter_context(reader_access().watched(self.call.principal, follower))
-            answering = Answering(
-                generation, reader, self.shape, attachment, options=self.options, after=self.after.seq
-            )
-        try:
-            response = await answering.response()
-        except LogExpired as expired:
-            # It lives, so its log was lost, not retired: it is written anew, from the start.
-            raise StreamDiverged(generation.hex, self.after.seq) from expired
-        for name, value in lane_headers(self.generation.lane_id, ids.generation_id(generation)).items():
-            response[name] = value
-        return response
-
-
 @endpoint(
     "GET",
     summary="Read a generation's events",
@@ -203,7 +154,7 @@ def read_events(call: Call, generation_id: str) -> EventsAnswer:
             include_progress=_flag(call.request, "include_progress"),
         )
         return EventsAnswer(
-            call, generation, _shape(generation), options, after, complete_entries(generation, after)
+            call, generation, shape_of(generation), options, after, complete_entries(generation, after)
         )
 
 
@@ -243,37 +194,6 @@ def _flag(request: HttpRequest, name: str) -> bool:
     if text not in ("true", "false"):
         raise ApiError(ErrorCode.INVALID_VALUE, f"`{name}` must be `true` or `false`.", param=name)
     return text == "true"
-
-
-def complete_entries(generation: Generation, after: EventId) -> list[LogEntry] | None:
-    """The events from ``after`` itself on, if the last one is among them; None where more are to come.
-
-    Runs in the tenancy scope of the generation. Raises ``LogExpired`` or ``StreamDiverged`` where the stream cannot
-    go on behind ``after``.
-    """
-    skipped = max(after.seq - 1, 0)
-    entries = token_log.read(store.shared_client(), generation.id.hex, skipped)
-    if not entries or not isinstance(entries[-1], End):
-        if generation.state in LIVE_STATES:
-            return None
-        kept = settlement.kept_output(generation.id)
-        if kept is None:
-            raise LogExpired(generation.id.hex)
-        entries = kept[skipped:]
-    if after.seq and (not entries or after.epoch not in (None, entries[0].epoch)):
-        raise StreamDiverged(generation.id.hex, after.seq)
-    return entries
-
-
-def _shape(generation: Generation) -> Shape:
-    head = Head(
-        generation=generation.id,
-        created=int(generation.created_at.timestamp()),
-        model=generation.model.name,
-        service_tier=generation.lane.service_tier,
-        fingerprint=generation.model.checksum,
-    )
-    return TextShape(head) if generation.route == completions.ROUTE else ChatShape(head)
 
 
 def _record(generation: Generation) -> GenerationRecord:

@@ -57,7 +57,7 @@ class SignInForm(AuthenticationForm):
                     username=username, reached=refusal.reached, actor=stranger(self.request)
                 )
             self.retry_after_s = refusal.retry_after_s
-            raise forms.ValidationError(_come_back(refusal.retry_after_s), code="throttled") from refusal
+            raise forms.ValidationError(come_back(refusal.retry_after_s), code="throttled") from refusal
         try:
             values = super().clean()
         except forms.ValidationError:
@@ -117,7 +117,8 @@ class SignOut(LogoutView):
         return response
 
 
-def _come_back(wait_s: int) -> str:
+def come_back(wait_s: int) -> str:
+    """What is told to whoever must wait, in seconds, before another password is looked at."""
     minutes = math.ceil(wait_s / _MINUTE_S)
     when = "in a minute" if minutes == 1 else f"in {minutes} minutes"
     return f"Too many log-ins have failed. Try again {when}."

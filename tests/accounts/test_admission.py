@@ -1,106 +1,32 @@
 from __future__ import annotations
 
-import itertools
 import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from django.db import transaction
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from accounts.admission import Denial, LaneChoice, Refused, admit, resolve_lane
+from accounts.admission import Admission, Plan, RightLost, admit, plan
 from accounts.authentication import principal_of_member
-from accounts.models import AssignmentReason, Lane, LaneAssignment
+from accounts.lane_resolution import Denial, Refused, Wish
+from accounts.limits import LimitName
+from accounts.models import Allowance, AssignmentReason, Entitlement, Lane, LaneAssignment
 from accounts.principal import Principal
+from accounts.reservations import Short
 from accounts.tenancy import every_tenant, tenant_scope
-from tests.factories import EntitlementFactory, MembershipFactory, TenantFactory
-
-LANES = [
-    LaneChoice("high", 0, "priority"),
-    LaneChoice("normal", 1, "default"),
-    LaneChoice("low", 2, "flex"),
-]
-NAMES = [lane.name for lane in LANES]
-ENTITLEMENTS = [set(names) for size in range(4) for names in itertools.combinations(NAMES, size)]
-#: What a client may say, and the lane it means; None is "nothing in particular".
-REQUESTS = {
-    None: None,
-    "": None,
-    "auto": None,
-    "high": "high",
-    "priority": "high",
-    "normal": "normal",
-    "default": "normal",
-    "low": "low",
-    "flex": "low",
-}
-
-
-def _at_or_below(name: str, entitled: set[str]) -> str | None:
-    return next((lower for lower in NAMES[NAMES.index(name) :] if lower in entitled), None)
-
-
-@pytest.mark.parametrize("entitled", ENTITLEMENTS, ids=lambda names: "+".join(sorted(names)) or "none")
-@pytest.mark.parametrize("key_default", [None, *NAMES])
-@pytest.mark.parametrize(("requested", "asked"), REQUESTS.items())
-def test_every_combination_gets_the_lane_it_has_a_right_to(
-    requested: str | None, asked: str | None, key_default: str | None, entitled: set[str]
-) -> None:
-    wanted = asked or key_default or "normal"
-    given_lane = _at_or_below(wanted, entitled)
-    if given_lane is None:
-        with pytest.raises(Refused) as refusal:
-            resolve_lane(requested=requested, key_default=key_default, lanes=LANES, entitled=entitled)
-        assert refusal.value.code == Denial.NO_ENTITLEMENT
-        return
-    resolution = resolve_lane(requested=requested, key_default=key_default, lanes=LANES, entitled=entitled)
-    if given_lane != wanted:
-        reason = AssignmentReason.NOT_ENTITLED
-    elif asked:
-        reason = AssignmentReason.REQUESTED
-    else:
-        reason = AssignmentReason.KEY_DEFAULT if key_default else AssignmentReason.TENANT_DEFAULT
-    assert (resolution.lane.name, resolution.reason) == (given_lane, reason)
-
-
-@given(
-    requested=st.one_of(
-        st.none(), st.text(max_size=20), st.sampled_from([*NAMES, "priority", "flex", "auto"])
-    ),
-    entitled=st.sets(st.sampled_from(NAMES)),
-    key_default=st.one_of(st.none(), st.sampled_from(NAMES)),
+from tests.factories import (
+    AllowanceFactory,
+    ApiKeyFactory,
+    EntitlementFactory,
+    MembershipFactory,
+    TenantFactory,
 )
-def test_nothing_that_a_client_says_gets_it_a_lane_it_has_no_right_to(
-    requested: str | None, entitled: set[str], key_default: str | None
-) -> None:
-    try:
-        resolution = resolve_lane(
-            requested=requested, key_default=key_default, lanes=LANES, entitled=entitled
-        )
-    except Refused:
-        return
-    assert resolution.lane.name in entitled
 
-
-@given(st.text(min_size=1).filter(lambda text: text not in REQUESTS))
-def test_an_unknown_lane_is_refused_without_repeating_it(requested: str) -> None:
-    with pytest.raises(Refused) as refusal:
-        resolve_lane(requested=requested, key_default="low", lanes=LANES, entitled=NAMES)
-    assert refusal.value.code == Denial.UNKNOWN_LANE
-    assert refusal.value.message.startswith("There is no such lane")
-
-
-def test_a_refusal_says_what_the_tenant_may_use() -> None:
-    with pytest.raises(Refused) as refusal:
-        resolve_lane(requested="flex", key_default=None, lanes=LANES, entitled={"high", "normal"})
-    assert "priority, default" in refusal.value.message
-
-
-def test_an_operator_s_own_lane_falls_to_the_next_lower_rank() -> None:
-    lanes = [*LANES, LaneChoice("night", 9, "night")]
-    resolution = resolve_lane(requested="low", key_default=None, lanes=lanes, entitled={"high", "night"})
-    assert resolution.lane.name == "night"
+pytestmark = pytest.mark.django_db
 
 
 def _principal(**fields: Any) -> Principal:
@@ -114,63 +40,184 @@ def _principal(**fields: Any) -> Principal:
     )
 
 
-@pytest.mark.django_db
-def test_an_admission_carries_the_entitlement_s_rights_and_leaves_its_assignment() -> None:
+def _plan(principal: Principal, requested: str | None = None, tokens: int = 100) -> Plan:
+    wish = Wish(requested=requested, tokens=tokens, prompt_tokens=10)
+    return plan(principal, wish, timezone.now())
+
+
+def _admit(principal: Principal, requested: str | None = None, tokens: int = 100) -> Admission:
+    planned = _plan(principal, requested, tokens)
+    with transaction.atomic():
+        return admit(principal, planned, planned.choose(), uuid.uuid4())
+
+
+@pytest.fixture
+def assignment() -> Iterator[Any]:
+    def only() -> LaneAssignment:
+        with every_tenant("the test looks at what it made"):
+            return LaneAssignment.objects.get()
+
+    yield only
+
+
+def test_an_admission_carries_the_entitlement_s_rights_and_leaves_its_assignment(assignment: Any) -> None:
     tenant = TenantFactory(name="Rail")
-    low = EntitlementFactory(tenant=tenant, lane=Lane.objects.get(name="low"), weight=5, speculation=False)
-    key_id = uuid.uuid4()
-    principal = _principal(tenant=tenant, api_key_id=key_id, api_key_prefix="abc")
-    generation_id = uuid.uuid4()
-    admission = admit(principal, "priority", generation_id)
+    low = EntitlementFactory(
+        tenant=tenant,
+        lane=Lane.objects.get(name="low"),
+        weight=5,
+        speculation=False,
+        longest_queue_wait_s=30,
+        allowance__tokens_per_day=1000,
+    )
+    key = ApiKeyFactory(tenant=tenant, allowance__concurrency=2)
+    principal = _principal(
+        tenant=tenant, api_key_id=key.id, api_key_prefix="abc", key_allowance_id=key.allowance_id
+    )
+    admission = _admit(principal, "priority")
     assert (admission.lane, admission.lane_rank, admission.service_tier) == ("low", 2, "flex")
     assert (admission.weight, admission.speculation) == (5, False)
+    assert admission.longest_queue_wait_s == 30
     assert admission.requested_lane == "priority"
     assert admission.reason == AssignmentReason.NOT_ENTITLED
-    with tenant_scope(tenant.id):
-        assignment = LaneAssignment.objects.get()
-    assert assignment.generation_id == generation_id
-    assert (assignment.requested_lane, assignment.given_lane) == ("priority", "low")
-    assert assignment.reason == "not_entitled"
-    assert (assignment.tenant_name, assignment.api_key_id, assignment.api_key_prefix) == (
-        "Rail",
-        key_id,
-        "abc",
+    assert {(state.name, state.used) for state in admission.limits} == {
+        (LimitName.TOKENS_PER_DAY, 100),
+        (LimitName.CONCURRENCY, 1),
+    }
+    row = assignment()
+    assert (row.requested_lane, row.given_lane) == ("priority", "low")
+    assert row.reason == "not_entitled"
+    assert (row.tenant_name, row.api_key_id, row.api_key_prefix) == ("Rail", key.id, "abc")
+    assert row.entitlement_id == low.id
+    assert row.policy_version == 2
+    assert {"name": "tokens_per_day", "limit": 1000, "used": 100} in row.budget_position
+
+
+def test_a_step_down_is_in_the_assignment_with_the_limit_that_was_short(assignment: Any) -> None:
+    tenant = TenantFactory()
+    low = Lane.objects.get(name="low")
+    high = EntitlementFactory(
+        tenant=tenant,
+        lane=Lane.objects.get(name="high"),
+        on_exhausted="step_down",
+        step_down_to=low,
+        allowance__tokens_per_week=99,
     )
-    assert assignment.entitlement_id == low.id
-    assert assignment.policy_version == 1
+    EntitlementFactory(tenant=tenant, lane=low)
+    admission = _admit(_principal(tenant=tenant), "high")
+    assert (admission.lane, admission.reason) == ("low", AssignmentReason.STEPPED_DOWN)
+    assert assignment().step_downs == [
+        {"lane": "high", "entitlement_id": str(high.id), "limit": "tokens_per_week"}
+    ]
 
 
-@pytest.mark.django_db
-def test_a_member_s_assignment_names_the_person() -> None:
+def test_a_member_s_assignment_names_the_person(assignment: Any) -> None:
     membership = MembershipFactory()
     EntitlementFactory(tenant=membership.tenant)
-    principal = principal_of_member(membership.user_id, membership.tenant_id)
-    admit(principal, None, uuid.uuid4())
-    with tenant_scope(membership.tenant_id):
-        assignment = LaneAssignment.objects.get()
-    assert (assignment.user_id, assignment.user_name) == (membership.user_id, membership.user.username)
-    assert (assignment.requested_lane, assignment.reason) == ("", "tenant_default")
+    _admit(principal_of_member(membership.user_id, membership.tenant_id))
+    row = assignment()
+    assert (row.user_id, row.user_name) == (membership.user_id, membership.user.username)
+    assert (row.requested_lane, row.reason) == ("", "tenant_default")
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("requested", ["normal", "no-such-lane"])
 def test_a_refused_request_leaves_no_assignment(requested: str) -> None:
     # Another tenant's entitlement, and one that has ended, give no right.
     EntitlementFactory()
     principal = _principal()
     with pytest.raises(Refused):
-        admit(principal, requested, uuid.uuid4())
+        _admit(principal, requested)
     with every_tenant("test"):
         assert not LaneAssignment.objects.exists()
 
 
-@pytest.mark.django_db
-def test_admission_costs_three_queries_whatever_there_is(
-    django_assert_num_queries: DjangoAssertNumQueries,
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ended_at": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"starts_at": datetime(2200, 1, 1, tzinfo=UTC)},
+        {"ends_at": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"approval": "requested"},
+    ],
+    ids=["ended", "not yet", "lapsed", "not approved"],
+)
+def test_an_entitlement_that_does_not_give_now_gives_nothing(fields: dict[str, Any]) -> None:
+    tenant = TenantFactory()
+    EntitlementFactory(tenant=tenant, **fields)
+    with pytest.raises(Refused) as refusal:
+        _admit(_principal(tenant=tenant))
+    assert refusal.value.code == Denial.NO_ENTITLEMENT
+
+
+def test_what_was_lost_between_plan_and_admission_leads_to_the_next_right() -> None:
+    tenant = TenantFactory()
+    soon = timezone.now() + timedelta(hours=1)
+    temporary = EntitlementFactory(tenant=tenant, ends_at=soon)
+    standing = EntitlementFactory(tenant=tenant)
+    principal = _principal(tenant=tenant)
+    planned = _plan(principal)
+    choice = planned.choose()
+    assert choice.resolution.entitlement_id == temporary.id
+    with every_tenant("test"):
+        Entitlement.objects.filter(id=temporary.id).update(ended_at=timezone.now() - timedelta(seconds=1))
+    with pytest.raises(RightLost) as lost, transaction.atomic():
+        admit(principal, planned, choice, uuid.uuid4())
+    planned.is_lost(lost.value.entitlement_id)
+    assert planned.choose().resolution.entitlement_id == standing.id
+
+
+def test_a_budget_that_was_lost_between_plan_and_admission_is_short_and_nothing_is_held() -> None:
+    tenant = TenantFactory()
+    entitlement = EntitlementFactory(tenant=tenant, allowance__tokens_per_day=150)
+    principal = _principal(tenant=tenant)
+    late = _plan(principal)
+    choice = late.choose()
+    _admit(principal)
+    with pytest.raises(Short) as short, transaction.atomic():
+        admit(principal, late, choice, uuid.uuid4())
+    assert (short.value.state.used, short.value.state.limit) == (100, 150)
+    late.is_short(short.value.allowance_id, short.value.state)
+    with pytest.raises(Refused) as refusal:
+        late.choose()
+    assert refusal.value.code == Denial.INSUFFICIENT_QUOTA
+    with tenant_scope(tenant.id):
+        assert Allowance.objects.get(id=entitlement.allowance_id).live_generations == 1
+        assert LaneAssignment.objects.count() == 1
+
+
+def test_a_key_s_limit_that_is_found_short_is_the_key_s() -> None:
+    tenant = TenantFactory()
+    EntitlementFactory(tenant=tenant)
+    allowance = AllowanceFactory(tenant=tenant, concurrency=1)
+    principal = _principal(tenant=tenant, api_key_id=uuid.uuid4(), key_allowance_id=allowance.id)
+    late = _plan(principal)
+    choice = late.choose()
+    _admit(principal)
+    with pytest.raises(Short) as short, transaction.atomic():
+        admit(principal, late, choice, uuid.uuid4())
+    late.is_short(short.value.allowance_id, short.value.state)
+    with pytest.raises(Refused) as refusal:
+        late.choose()
+    assert (refusal.value.code, refusal.value.subject) == (
+        Denial.CONCURRENCY_LIMIT_EXCEEDED,
+        "this API key",
+    )
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_admission_costs_the_same_queries_whatever_there_is(
+    lanes: int, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     tenant = TenantFactory()
-    for lane in Lane.objects.all():
-        EntitlementFactory(tenant=tenant, lane=lane)
-    principal = _principal(tenant=tenant)
-    with django_assert_num_queries(3):
-        admit(principal, "flex", uuid.uuid4())
+    key = ApiKeyFactory(tenant=tenant)
+    principal = _principal(tenant=tenant, api_key_id=key.id, key_allowance_id=key.allowance_id)
+    for lane in Lane.objects.order_by("-rank")[:lanes]:
+        EntitlementFactory(tenant=tenant, lane=lane, allowance__tokens_per_day=10_000)
+        # The first of a window opens it.
+        _admit(principal, lane.name)
+    with django_assert_num_queries(4):
+        planned = _plan(principal, "low")
+    choice = planned.choose()
+    # Allowances, windows, three updates and inserts of the reservation, the entitlement, the assignment.
+    with transaction.atomic(), django_assert_num_queries(7):
+        admit(principal, planned, choice, uuid.uuid4())

@@ -31,6 +31,7 @@ def principal_of(tenant: Tenant) -> Principal:
         name=key.name,
         api_key_id=key.id,
         api_key_prefix=key.prefix,
+        key_allowance_id=key.allowance_id,
     )
 
 

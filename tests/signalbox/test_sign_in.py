@@ -309,3 +309,23 @@ def test_people_sign_in_unthrottled_while_the_store_is_away_and_the_log_says_so(
 def test_the_task_fails_rather_than_forgetting_while_the_store_is_away() -> None:
     with pytest.raises(StoreUnreachable):
         log_ins.record_count()
+
+
+def test_the_present_password_is_tried_as_seldom_as_a_log_in(ada: User) -> None:
+    client = Client(REMOTE_ADDR=ADDRESS)
+    client.force_login(ada)
+
+    def change(present: str) -> Any:
+        new = "a new signal every day"
+        return client.post(reverse("password"), {"old_password": present, "password": new, "again": new})
+
+    for _ in range(3):
+        assert "This is not your present password." in change(WRONG).content.decode()
+    answer = change(PASSWORD)
+    assert answer.status_code == 429
+    assert "Too many log-ins have failed" in answer.content.decode()
+    ada.refresh_from_db()
+    assert ada.check_password(PASSWORD)
+    assert len(events("user.log_in_failed")) == 3
+    # It is one count: the form to sign in is closed to them too.
+    assert sign_in(password=PASSWORD).status_code == 429

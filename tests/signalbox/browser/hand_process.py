@@ -17,7 +17,9 @@ django.setup()
 
 from django.db import connections  # noqa: E402
 
+from accounts import entitlements  # noqa: E402
 from accounts.models import Entitlement, Lane, Tenant  # noqa: E402
+from accounts.principal import Actor  # noqa: E402
 from accounts.tenancy import every_tenant  # noqa: E402
 from inference import cancellation  # noqa: E402
 from inference.messages import CancelReason, FinishReason  # noqa: E402
@@ -37,7 +39,8 @@ def forget() -> None:
             Conversation.objects.all().delete()
             works = Tenant.objects.get(slug="works")
             for lane in Lane.objects.all():
-                Entitlement.objects.get_or_create(tenant=works, lane=lane, ended_at=None)
+                if not Entitlement.objects.filter(tenant=works, lane=lane, ended_at=None).exists():
+                    entitlements.grant(tenant=works, lane=lane, actor=Actor.system("browser tests"))
     finally:
         connections.close_all()
 

@@ -79,6 +79,31 @@ def test_a_restarted_server_costs_no_word(chat: ChatPage, site: Site) -> None:
     expect(chat.page.get_by_text("No connection")).to_be_hidden()
 
 
+def test_an_outage_of_the_queue_costs_no_word_and_the_page_goes_on_by_itself(
+    chat: ChatPage, site: Site
+) -> None:
+    chat.ask("Tell me a story")
+    run = site.hand.take()
+    run.say("Once ")
+    expect(chat.answer.locator(".prose")).to_contain_text("Once")
+    site.valkey.kill()
+    try:
+        # A page that is opened meanwhile is there, and says what is missing.
+        chat.page.reload()
+        expect(chat.page.get_by_text("No connection")).to_be_visible()
+    finally:
+        site.valkey.start()
+    run.say("upon ", "a time.")
+    run.finish()
+    chat.expect_answer("Once upon a time.")
+    expect(chat.page.get_by_text("No connection")).to_be_hidden()
+    chat.ask("And then?")
+    run = site.hand.take()
+    run.say("They lived.")
+    run.finish()
+    chat.expect_answer("They lived.")
+
+
 def test_a_failed_answer_keeps_its_words_says_why_and_is_asked_for_again(chat: ChatPage, site: Site) -> None:
     chat.ask("Try hard")
     run = site.hand.take()
