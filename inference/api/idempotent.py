@@ -29,8 +29,8 @@ IDEMPOTENCY_KEY: Final = Parameter(
     name=HEADER,
     location="header",
     schema={"type": "string", "maxLength": idempotency.LONGEST},
-    description="Your own name for this request. Sent again with the same body within 24 hours, it is answered with what "
-    "the first one made, also as a stream; with another body it is 409.",
+    description="Your own name for this request. Sent again with the same body within 24 hours, it is answered with "
+    "what the first one made, also as a stream; with another body it is 409.",
 )
 
 

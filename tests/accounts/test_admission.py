@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -52,12 +51,12 @@ def _admit(principal: Principal, requested: str | None = None, tokens: int = 100
 
 
 @pytest.fixture
-def assignment() -> Iterator[Any]:
+def assignment() -> Any:
     def only() -> LaneAssignment:
         with every_tenant("the test looks at what it made"):
             return LaneAssignment.objects.get()
 
-    yield only
+    return only
 
 
 def test_an_admission_carries_the_entitlement_s_rights_and_leaves_its_assignment(assignment: Any) -> None:

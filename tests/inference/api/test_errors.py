@@ -233,13 +233,6 @@ async def test_a_store_that_cannot_be_reached_is_503_and_says_when_to_come_back(
     assert b"10.1.2.3" not in answer.body
 
 
-@pytest.mark.parametrize("path", [CHAT, TEXT])
-async def test_an_idempotency_key_is_refused_by_name(api: AsgiClient, path: str) -> None:
-    body = chat() if path == CHAT else text()
-    answer = await api.post(path, body, headers={"Idempotency-Key": "abc"})
-    assert_error(answer, 400, "unsupported_header", "Idempotency-Key")
-
-
 async def test_the_body_is_checked_before_anything_is_asked_of_the_queue(
     api: AsgiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
