@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Final
 
 from django.db import transaction
-from django.db.models import Count, Max, Min, Sum
-from django.db.models.functions import Coalesce, TruncHour
+from django.db.models import BigIntegerField, Count, F, Max, Min, Sum, Value
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Cast, Coalesce, Round, TruncHour
 
-from accounts import reservations
+from accounts import prices, reservations
 from accounts.models import LedgerEntry, UsageRollup
 from accounts.tenancy import every_tenant, tenant_scope
 
 _ROLLUP_NAMESPACE = uuid.UUID("5b0e7a52-3f43-4a3c-9d6c-2f2f4b8f9d11")
-_COUNTS = (
-    "generations",
+#: What a sum of usage is for: entries that differ in any of these are summed apart.
+_SUMMED_BY = ("hour", "tenant_id", "api_key_id", "model", "lane", "currency")
+#: What is summed of the ledger's entries, beside their number and their cost; all are tokens.
+TOKEN_COUNTS: Final = (
     "prompt_tokens",
     "cached_tokens",
     "completion_tokens",
     "accepted_prediction_tokens",
     "rejected_prediction_tokens",
 )
+#: The ledger is summed in steps of so long, so that neither memory nor a transaction grows with it.
+STEP: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +58,12 @@ def settle(
     rejected_prediction_tokens: int,
     at: datetime,
 ) -> LedgerEntry:
-    """Write a generation's entry and let its reservation go, in the transaction that settles it.
+    """Write a generation's entry, with its cost, and let its reservation go, in the transaction that settles it.
 
     Raises ``IntegrityError`` if it has one: settling twice is a bug of the caller's, and must not add up.
     """
+    # Read anew each time: a price holds from its moment on, in every process. Before the allowances are locked.
+    price = prices.price_at(model, lane, at)
     with tenant_scope(tenant_id):
         reservations.settle(generation_id, prompt_tokens + completion_tokens, at)
         entry: LedgerEntry = LedgerEntry.objects.create(
@@ -69,6 +78,15 @@ def settle(
             completion_tokens=completion_tokens,
             accepted_prediction_tokens=accepted_prediction_tokens,
             rejected_prediction_tokens=rejected_prediction_tokens,
+            cost=None
+            if price is None
+            else prices.cost_of(
+                price,
+                prompt_tokens=prompt_tokens,
+                cached_tokens=cached_tokens,
+                completion_tokens=completion_tokens,
+            ),
+            currency="" if price is None else price.currency,
             settled_at=at,
         )
     return entry
@@ -94,61 +112,109 @@ def roll_up(now: datetime) -> int:
     with every_tenant("usage is summed for every tenant"):
         last = UsageRollup.objects.aggregate(last=Max("hour"))["last"]
         if last is None:
-            return _sum_from(LedgerEntry.objects.aggregate(first=Min("settled_at"))["first"])
-        return _sum_from(min(last, _hour_of(now)) - timedelta(hours=1))
+            start = LedgerEntry.objects.aggregate(first=Min("settled_at"))["first"]
+        else:
+            start = min(last, hour_of(now)) - timedelta(hours=1)
+        end = LedgerEntry.objects.aggregate(last=Max("settled_at"))["last"]
+        if start is None or end is None:
+            return 0
+        return sum(_write(since, until) for since, until in steps(hour_of(start), end))
 
 
 def rebuild() -> int:
-    """Throw all sums away and make them anew from the ledger; returns how many there are."""
+    """Throw all sums away and make them anew from the ledger, day by day; returns how many there are."""
+    with every_tenant("usage is summed for every tenant"):
+        extent = extent_of_usage()
+        return sum(resum(since, until) for since, until in steps(*extent)) if extent else 0
+
+
+def resum(since: datetime, until: datetime) -> int:
+    """Make the sums of the hours from ``since`` to before ``until`` anew, in one transaction; returns how many."""
     with every_tenant("usage is summed for every tenant"), transaction.atomic():
-        UsageRollup.objects.all().delete()
-        return _sum_from(LedgerEntry.objects.aggregate(first=Min("settled_at"))["first"])
+        UsageRollup.objects.filter(hour__gte=since, hour__lt=until).delete()
+        return _write(since, until)
 
 
-def _sum_from(start: datetime | None) -> int:
-    if start is None:
-        return 0
+def extent_of_usage() -> tuple[datetime, datetime] | None:
+    """From the hour of the first entry or sum to the time of the last one; None: there is neither."""
+    entries = LedgerEntry.objects.aggregate(first=Min("settled_at"), last=Max("settled_at"))
+    sums = UsageRollup.objects.aggregate(first=Min("hour"), last=Max("hour"))
+    first = [at for at in (entries["first"], sums["first"]) if at is not None]
+    last = [at for at in (entries["last"], sums["last"]) if at is not None]
+    return (hour_of(min(first)), max(last)) if first else None
+
+
+def steps(first: datetime, last: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """The time from ``first`` to ``last``, that one included, in parts of ``STEP``: each from, and to before."""
+    while first <= last:
+        yield first, first + STEP
+        first += STEP
+
+
+def hourly_sums(since: datetime, until: datetime) -> Iterator[UsageRollup]:
+    """The sums of the hours from ``since`` to before ``until`` as the ledger has them now; none is saved."""
     sums = (
-        LedgerEntry.objects.filter(settled_at__gte=_hour_of(start))
+        LedgerEntry.objects.filter(settled_at__gte=since, settled_at__lt=until)
         .annotate(hour=TruncHour("settled_at", tzinfo=UTC))
-        .values("hour", "tenant_id", "api_key_id", "model", "lane")
+        .values(*_SUMMED_BY)
         .annotate(
             generations=Count("generation_id"),
-            prompt=Sum("prompt_tokens"),
-            cached=Sum("cached_tokens"),
-            completion=Sum("completion_tokens"),
-            accepted=Sum("accepted_prediction_tokens"),
-            rejected=Sum("rejected_prediction_tokens"),
+            nano_cost=sum_of_cost(),
+            **{f"sum_of_{name}": Sum(name) for name in TOKEN_COUNTS},
         )
         .order_by("hour")
     )
-    rows = [
-        UsageRollup(
-            id=_rollup_id(row),
-            hour=row["hour"],
-            tenant_id=row["tenant_id"],
-            api_key_id=row["api_key_id"],
-            model=row["model"],
-            lane=row["lane"],
+    for row in sums:
+        by = {name: row[name] for name in _SUMMED_BY}
+        yield UsageRollup(
+            id=_rollup_id(**by),
+            **by,
             generations=row["generations"],
-            prompt_tokens=row["prompt"],
-            cached_tokens=row["cached"],
-            completion_tokens=row["completion"],
-            accepted_prediction_tokens=row["accepted"],
-            rejected_prediction_tokens=row["rejected"],
+            cost=cost_from(row["nano_cost"]),
+            **{name: row[f"sum_of_{name}"] for name in TOKEN_COUNTS},
         )
-        for row in sums
-    ]
+
+
+def sum_of_cost() -> Combinable:
+    """The sum of ``cost``, in billionths of a currency's unit: whole numbers, which every database adds up exactly.
+
+    SQLite keeps decimals as floating-point numbers, whose sums would depend on the order of the rows.
+    """
+    nano = Cast(Round(F("cost") * Value(10**prices.COST_PLACES)), BigIntegerField())
+    return Coalesce(Sum(nano), 0)
+
+
+def cost_from(nano: int) -> Decimal:
+    """A cost from what ``sum_of_cost`` gives."""
+    return Decimal(nano).scaleb(-prices.COST_PLACES)
+
+
+def hour_of(at: datetime) -> datetime:
+    """When the hour of ``at`` began, in UTC: the hours that usage is summed in."""
+    return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def _write(since: datetime, until: datetime) -> int:
+    rows = list(hourly_sums(since, until))
     UsageRollup.objects.bulk_create(
-        rows, update_conflicts=True, unique_fields=["id"], update_fields=list(_COUNTS), batch_size=500
+        rows,
+        update_conflicts=True,
+        unique_fields=["id"],
+        update_fields=["generations", *TOKEN_COUNTS, "cost"],
+        batch_size=500,
     )
     return len(rows)
 
 
-def _rollup_id(row: Mapping[str, object]) -> uuid.UUID:
-    parts = [str(row[name]) for name in ("hour", "tenant_id", "api_key_id", "model", "lane")]
-    return uuid.uuid5(_ROLLUP_NAMESPACE, "\n".join(parts))
-
-
-def _hour_of(at: datetime) -> datetime:
-    return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+def _rollup_id(
+    *,
+    hour: datetime,
+    tenant_id: uuid.UUID,
+    api_key_id: uuid.UUID | None,
+    model: str,
+    lane: str,
+    currency: str,
+) -> uuid.UUID:
+    # Without a currency the id is what it was before there were any: sums of that time are replaced like others.
+    parts = [hour, tenant_id, api_key_id, model, lane, *filter(None, [currency])]
+    return uuid.uuid5(_ROLLUP_NAMESPACE, "\n".join(str(part) for part in parts))

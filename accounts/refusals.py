@@ -17,6 +17,8 @@ class ChangeRefusal(StrEnum):
     KEY_REVOKED = "key_revoked"
     KEY_EXPIRED = "key_expired"
     KEY_ALREADY_ROTATED = "key_already_rotated"
+    #: A scope that reaches beyond the tenant, from somebody who does not run the platform.
+    OPERATORS_ONLY = "operators_only"
     USER_CLOSED = "user_closed"
     ALREADY_A_MEMBER = "already_a_member"
     MEMBERSHIP_ENDED = "membership_ended"
@@ -24,7 +26,19 @@ class ChangeRefusal(StrEnum):
     LAST_OPERATOR = "last_operator"
     ALREADY_ENTITLED = "already_entitled"
     ENTITLEMENT_ENDED = "entitlement_ended"
+    #: The grant takes a second operator's approval, and nobody is named who asks for it.
+    APPROVAL_NEEDED = "approval_needed"
+    ALREADY_REQUESTED = "already_requested"
+    #: There is nothing to approve or refuse.
+    NOT_REQUESTED = "not_requested"
+    #: Whoever decides is no operator, or is the one who asked.
+    MAY_NOT_DECIDE = "may_not_decide"
+    #: What was shown to whoever decided is no longer so.
+    CHANGED_MEANWHILE = "changed_meanwhile"
     WEAK_PASSWORD = "weak_password"  # noqa: S105 — a code
+    PRICE_HOLDS = "price_holds"
+    ENDPOINT_ENDED = "endpoint_ended"
+    TOO_MANY_ENDPOINTS = "too_many_endpoints"
     #: The page that was sent is older than its ticket, or somebody else's.
     FORM_EXPIRED = "form_expired"
 
