@@ -1,0 +1,1 @@
+"""Administration in the shapes of OpenAI's: projects (our tenants), their keys, rate limits, usage and costs."""
