@@ -1,16 +1,17 @@
-"""Who makes a change over the web: the signed-in user, and the address that the request really came from."""
+"""Who makes a change over the web: the signed-in user or the key, and the address that the request really came from."""
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
 
 from django.http import HttpRequest
 
 from accounts.models import User
-from accounts.principal import Actor
+from accounts.principal import Actor, Principal
 from signalbox.configuration import configuration
 from signalbox.request_ids import current_request_id
 
@@ -42,6 +43,19 @@ def stranger(request: HttpRequest) -> Actor:
     )
 
 
+def actor_of_key(request: HttpRequest, principal: Principal) -> Actor:
+    """The API key that ``request`` was made with, as an actor. Raises ``TypeError`` for a principal that is no key."""
+    if principal.api_key_id is None:
+        raise TypeError("a change needs an actor, and this principal is no API key")
+    return Actor(
+        kind="api_key",
+        id=str(principal.api_key_id),
+        name=principal.name,
+        request_id=_request_id(request),
+        address=address_of(request),
+    )
+
+
 def command_actor(command: str) -> Actor:
     """Whoever runs a management command: the audit keeps the command's name and the account it ran under."""
     return Actor.system(f"manage.py {command} ({getpass.getuser()})")
@@ -53,6 +67,15 @@ def address_of(request: HttpRequest) -> str:
         request.META.get("REMOTE_ADDR") or "",
         request.META.get("HTTP_X_FORWARDED_FOR") or "",
         _trusted_networks(tuple(configuration().trusted_proxies)),
+    )
+
+
+def address_of_socket(scope: Mapping[str, Any]) -> str:
+    """The address that a WebSocket was opened from, by its ASGI scope: as ``address_of``. Empty: not known."""
+    peer = scope.get("client") or ("",)
+    forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    return client_address(
+        str(peer[0]), ",".join(forwarded), _trusted_networks(tuple(configuration().trusted_proxies))
     )
 
 

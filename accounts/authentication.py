@@ -6,12 +6,16 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+import structlog
 from django.utils import timezone
 
-from accounts import key_text, last_used, pepper
+from accounts import key_text, last_used, networks, pepper
 from accounts.models import ApiKey, Membership, Role, Scope
 from accounts.principal import Principal
 from accounts.tenancy import every_tenant
+from signalbox.web_metrics import REFUSED_KEYS
+
+_log = structlog.get_logger(__name__)
 
 _SCOPES_OF_ROLE: dict[str, frozenset[str]] = {
     Role.OWNER: frozenset({Scope.INFERENCE, Scope.READ}),
@@ -30,6 +34,7 @@ class KeyRefusal(StrEnum):
     REVOKED = "revoked"
     EXPIRED = "expired"
     TENANT_CLOSED = "tenant_closed"
+    ADDRESS_NOT_ALLOWED = "address_not_allowed"
 
 
 class InvalidKey(Exception):
@@ -47,22 +52,27 @@ class NotAMember(Exception):
         super().__init__("You are not a member of this tenant.")
 
 
-def authenticate_key(raw: str) -> Principal:
-    """The principal that the key ``raw`` stands for; one query. Raises ``InvalidKey``."""
+def authenticate_key(raw: str, address: str = "") -> Principal:
+    """The principal that the key ``raw`` stands for, used from ``address``; one query. Raises ``InvalidKey``.
+
+    Where the address is not known (empty), a key that is bound to networks gives no access.
+    """
     text = key_text.parse(raw)
     if text is None:
-        raise InvalidKey(KeyRefusal.MALFORMED)
+        raise _refused(KeyRefusal.MALFORMED)
     with every_tenant("the key says which tenant it is"):
         key = ApiKey.objects.select_related("tenant").filter(prefix=text.prefix).first()
     if key is None:
         pepper.waste(text)
-        raise InvalidKey(KeyRefusal.UNKNOWN)
+        raise _refused(KeyRefusal.UNKNOWN)
     if not pepper.matches(text, key.pepper_id, key.digest):
-        raise InvalidKey(KeyRefusal.WRONG_SECRET)
+        raise _refused(KeyRefusal.WRONG_SECRET, key, address)
     now = timezone.now()
     refusal = refusal_of(key, now)
+    if refusal is None and key.allowed_networks and not networks.contains(key.allowed_networks, address):
+        refusal = KeyRefusal.ADDRESS_NOT_ALLOWED
     if refusal is not None:
-        raise InvalidKey(refusal)
+        raise _refused(refusal, key, address)
     last_used.note(key, now)
     return Principal(
         tenant_id=key.tenant_id,
@@ -76,6 +86,14 @@ def authenticate_key(raw: str) -> Principal:
         allowed_lanes=frozenset(key.allowed_lanes),
         allowed_models=frozenset(key.allowed_models),
     )
+
+
+def _refused(reason: KeyRefusal, key: ApiKey | None = None, address: str = "") -> InvalidKey:
+    """What is raised. The log and the metric alone are told why; of the key no more than its public prefix."""
+    REFUSED_KEYS.labels(reason=reason.value).inc()
+    if key is not None:
+        _log.info("api_key_refused", reason=reason.value, key=key.prefix, address=address)
+    return InvalidKey(reason)
 
 
 def refusal_of(key: ApiKey, now: datetime) -> KeyRefusal | None:

@@ -5,23 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
 
-from accounts import allowances, audit, key_text, pepper
+from accounts import allowances, audit, key_rights, key_text, pepper, reservations
+from accounts.key_rights import Rights
+from accounts.limits import Limits
 from accounts.models import Allowance, ApiKey, Lane, Scope, Tenant, User
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 from accounts.tenancy import tenant_scope
 
 DEFAULT_SCOPES = (Scope.INFERENCE, Scope.READ)
-#: What there are routes for. A key may hold more, for the day on which there are.
-OFFERED_SCOPES = (Scope.INFERENCE, Scope.READ)
+#: What whoever administers a tenant may give to its keys. Platform operators may give every scope that there is.
+OFFERED_SCOPES = (Scope.INFERENCE, Scope.READ, Scope.ADMIN)
 #: How long a rotated key works on beside its successor, if nobody says otherwise.
 DEFAULT_OVERLAP = timedelta(hours=24)
 
-_AUDITED = ("name", "prefix", "scopes", "default_lane_id", "expires_at", "revoked_at")
+_AUDITED = (
+    "name",
+    "prefix",
+    "scopes",
+    "default_lane_id",
+    "allowed_lanes",
+    "allowed_models",
+    "allowed_networks",
+    "expires_at",
+    "revoked_at",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +52,26 @@ def create(
     actor: Actor,
     scopes: Iterable[str] = DEFAULT_SCOPES,
     default_lane: Lane | None = None,
+    allowed_lanes: Iterable[str] = (),
+    allowed_models: Iterable[str] = (),
+    allowed_networks: Iterable[str] = (),
+    limits: Limits = allowances.UNLIMITED,
     expires_at: datetime | None = None,
     created_by: User | None = None,
 ) -> IssuedKey:
-    """Give ``tenant`` a new key. Raises ``ChangeRefused`` for a closed tenant or an impossible key."""
+    """Give ``tenant`` a new key. It narrows what the tenant has: lists that are empty, and limits not set, do not.
+
+    Raises ``ChangeRefused`` for a closed tenant, an impossible key, and scopes that ``actor`` may not give.
+    """
     now = timezone.now()
+    rights = key_rights.checked(
+        scopes=scopes,
+        default_lane=default_lane,
+        allowed_lanes=allowed_lanes,
+        allowed_models=allowed_models,
+        allowed_networks=allowed_networks,
+    )
+    key_rights.require_may_give(rights["scopes"], actor)
     with tenant_scope(tenant.id), transaction.atomic():
         tenant = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
         if tenant.closed_at:
@@ -51,13 +79,12 @@ def create(
         issued = _issue(
             tenant=tenant,
             name=checked_text(name, field="name", most=100),
-            allowance=allowances.create(tenant),
-            scopes=_checked_scopes(scopes),
-            default_lane=default_lane,
+            allowance=allowances.create(tenant, limits),
+            rights=rights,
             expires_at=_checked_expiry(expires_at, now),
             created_by=created_by,
         )
-        audit.record(actor, "api_key.create", issued.key, None, audit.fields_of(issued.key, *_AUDITED))
+        audit.record(actor, "api_key.create", issued.key, None, _audited(issued.key, limits))
     return issued
 
 
@@ -71,9 +98,11 @@ def rotate(
     """Give ``key`` a successor with the same rights and expiry; both work until ``overlap`` has passed, then the old
     one ends.
 
+    The two share one allowance: what either uses counts for both, so that a rotation gives nobody a second budget.
+
     Whose answer was lost may rotate the same key again: the end of the overlap stays where it was, and a
-    successor that nobody has used ends with it. Raises ``ChangeRefused`` for a key that no longer works, and for one
-    whose successor is in use: that one is then to be rotated.
+    successor that nobody has used ends with it. Raises ``ChangeRefused`` for a key that no longer works, for one
+    whose successor is in use (that one is then to be rotated), and for scopes that ``actor`` may not give.
     """
     if overlap < timedelta(0):
         raise ChangeRefused(ChangeRefusal.INVALID, "The overlap cannot be negative.", field="overlap")
@@ -81,6 +110,7 @@ def rotate(
     with tenant_scope(key.tenant_id), transaction.atomic():
         key = _locked(key)
         _refuse_unless_working(key, now)
+        key_rights.require_may_give(key.scopes, actor)
         changes: list[audit.Change] = []
         end = min(now + overlap, key.expires_at) if key.expires_at else now + overlap
         successors = list(key.rotated_to.select_for_update(no_key=True).order_by("-created_at"))
@@ -100,8 +130,7 @@ def rotate(
             tenant=key.tenant,
             name=key.name,
             allowance=key.allowance,
-            scopes=key.scopes,
-            default_lane=key.default_lane,
+            rights=key_rights.rights_of(key),
             expires_at=expires_at,
             created_by=created_by,
             rotated_from=key,
@@ -112,7 +141,7 @@ def rotate(
                 action="api_key.create",
                 obj=issued.key,
                 before=None,
-                after={**audit.fields_of(issued.key, *_AUDITED), "rotated_from": key.prefix},
+                after={**_audited(issued.key, key.allowance.limits), "rotated_from": key.prefix},
             )
         )
         audit.record_all(actor, changes)
@@ -127,21 +156,43 @@ def change(
     default_lane: Lane | None,
     expires_at: datetime | None,
     actor: Actor,
+    allowed_lanes: Iterable[str] | None = None,
+    allowed_models: Iterable[str] | None = None,
+    allowed_networks: Iterable[str] | None = None,
+    limits: Limits | None = None,
 ) -> ApiKey:
-    """Change what a working key is called and may do. Raises ``ChangeRefused``."""
+    """Change what a working key is called and may do, from the next request on. None of the last four: as it is.
+
+    Limits are changed for a key that it was rotated from or to as well: they share them. Raises ``ChangeRefused``.
+    """
     now = timezone.now()
     with tenant_scope(key.tenant_id), transaction.atomic():
         key = _locked(key)
         _refuse_unless_working(key, now)
-        before = audit.fields_of(key, *_AUDITED)
+        # Whoever changes a key that shares it waits here, and sees what this one has made of it.
+        [allowance] = reservations.lock([key.allowance_id])
+        before = _audited(key, allowance.limits)
+        rights = key_rights.checked(
+            scopes=scopes,
+            default_lane=default_lane,
+            allowed_lanes=key.allowed_lanes if allowed_lanes is None else allowed_lanes,
+            allowed_models=key.allowed_models if allowed_models is None else allowed_models,
+            allowed_networks=key.allowed_networks if allowed_networks is None else allowed_networks,
+            models_before=key.allowed_models,
+        )
+        # Also where the key loses such a scope: until then it is an operators' key, and theirs to change.
+        key_rights.require_may_give({*key.scopes, *rights["scopes"]}, actor)
         key.name = checked_text(name, field="name", most=100)
-        key.scopes = _checked_scopes(scopes)
-        key.default_lane = default_lane
+        for right, value in rights.items():
+            setattr(key, right, value)
         if expires_at != key.expires_at:
             key.expires_at = _checked_expiry(expires_at, now)
-        after = audit.fields_of(key, *_AUDITED)
+        wanted = allowance.limits if limits is None else limits
+        after = _audited(key, wanted)
         if after != before:
-            key.save(update_fields=["name", "scopes", "default_lane", "expires_at"])
+            if wanted != allowance.limits:
+                allowances.change(allowance.id, wanted)
+            key.save(update_fields=["name", *rights, "expires_at"])
             audit.record(actor, "api_key.change", key, before, after)
     return key
 
@@ -166,8 +217,7 @@ def _issue(
     tenant: Tenant,
     name: str,
     allowance: Allowance,
-    scopes: list[str],
-    default_lane: Lane | None,
+    rights: Rights,
     expires_at: datetime | None,
     created_by: User | None,
     rotated_from: ApiKey | None = None,
@@ -181,11 +231,10 @@ def _issue(
         prefix=text.prefix,
         digest=digest,
         pepper_id=pepper_id,
-        scopes=scopes,
-        default_lane=default_lane,
         expires_at=expires_at,
         created_by=created_by,
         rotated_from=rotated_from,
+        **rights,
     )
     return IssuedKey(key=key, raw=str(text))
 
@@ -193,10 +242,14 @@ def _issue(
 def _locked(key: ApiKey) -> ApiKey:
     locked: ApiKey = (
         ApiKey.objects.select_for_update(of=("self",), no_key=True)
-        .select_related("tenant", "default_lane")
+        .select_related("tenant", "default_lane", "allowance")
         .get(id=key.id)
     )
     return locked
+
+
+def _audited(key: ApiKey, limits: Limits) -> dict[str, Any]:
+    return {**audit.fields_of(key, *_AUDITED), **allowances.audited(limits)}
 
 
 def _expire(key: ApiKey, end: datetime, action: str) -> audit.Change:
@@ -214,19 +267,6 @@ def _refuse_unless_working(key: ApiKey, now: datetime) -> None:
         raise ChangeRefused(ChangeRefusal.KEY_REVOKED, f"{key} is revoked. Make a new key instead.")
     if key.expires_at and key.expires_at <= now:
         raise ChangeRefused(ChangeRefusal.KEY_EXPIRED, f"{key} has expired. Make a new key instead.")
-
-
-def _checked_scopes(scopes: Iterable[str]) -> list[str]:
-    wanted = {str(scope) for scope in scopes}
-    unknown = wanted - set(Scope.values)
-    if unknown or not wanted:
-        given = ", ".join(sorted(unknown)) or "nothing"
-        raise ChangeRefused(
-            ChangeRefusal.INVALID,
-            f"A key's scopes are one or more of {', '.join(Scope.values)}; this names {given}.",
-            field="scopes",
-        )
-    return [scope for scope in Scope.values if scope in wanted]
 
 
 def _checked_expiry(expires_at: datetime | None, now: datetime) -> datetime | None:

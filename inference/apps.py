@@ -1,8 +1,10 @@
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
 from django.apps import AppConfig
 
+from accounts import model_names
 from accounts.signals import sessions_ended
 
 
@@ -15,6 +17,7 @@ class InferenceConfig(AppConfig):
 
     def ready(self) -> None:
         sessions_ended.connect(_recheck_sockets)
+        model_names.asked_of(_offered_models)
 
 
 def _recheck_sockets(*, user_id: UUID, **_: Any) -> None:
@@ -22,3 +25,10 @@ def _recheck_sockets(*, user_id: UUID, **_: Any) -> None:
     from inference.api.socket_credentials import recheck_sockets
 
     recheck_sockets(user_id)
+
+
+def _offered_models() -> Iterable[str]:
+    # Imported late: the models are loaded after the applications.
+    from inference.models import LanguageModel
+
+    return LanguageModel.objects.filter(retired_at=None).values_list("name", flat=True)

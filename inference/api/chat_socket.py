@@ -20,6 +20,7 @@ import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 from msgspec import UNSET
 
+from accounts.actors import address_of_socket
 from accounts.principal import Principal
 from inference import cancellation, intake
 from inference.api import chat_turns, frames, ids
@@ -109,7 +110,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self.channel_layer.group_add(sockets_of(self.scope["user"].id), self.channel_name)
         await self.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         if key is not None:
-            self._credentials = KeyCredentials(key.removeprefix(KEY_SUBPROTOCOL))
+            self._credentials = self._of_key(key.removeprefix(KEY_SUBPROTOCOL))
             self._start(self._check_key)
         elif session is not None:
             self._session = self._credentials = session
@@ -178,7 +179,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                         param="type",
                     )
                 # Taken at once, so that the next frame may rely on it; every frame that starts something checks anew.
-                self._credentials = KeyCredentials(frame.api_key)
+                self._credentials = self._of_key(frame.api_key)
                 self._start(self._authenticate)
             case Generate():
                 self._start(self._generate, frame, self._presented(), follows=True)
@@ -196,6 +197,9 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         if not has_origin or user is None or not user.is_authenticated:
             return None
         return SessionCredentials(self.scope["session"].session_key)
+
+    def _of_key(self, raw: str) -> KeyCredentials:
+        return KeyCredentials(raw, address_of_socket(self.scope))
 
     def _presented(self) -> Credentials:
         if self._credentials is None:

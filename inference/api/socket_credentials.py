@@ -50,13 +50,14 @@ class Credentials(Protocol):
 
 
 class KeyCredentials:
-    """An API key. It sees what the keys of its tenant generated, never what members chat."""
+    """An API key, used from an address. It sees what the keys of its tenant generated, never what members chat."""
 
-    def __init__(self, raw: str) -> None:
+    def __init__(self, raw: str, address: str) -> None:
         self._raw = raw
+        self._address = address
 
     def principal(self, *, tenant: str | None = None, conversation: UUID | None = None) -> Principal:
-        principal = authenticate_key(self._raw)
+        principal = authenticate_key(self._raw, self._address)
         if conversation is not None:
             raise FrameError(
                 FrameErrorCode.CONVERSATION_NEEDS_SESSION,
@@ -68,7 +69,7 @@ class KeyCredentials:
         return principal
 
     def generation(self, name: str) -> tuple[Principal, Generation]:
-        principal = authenticate_key(self._raw)
+        principal = authenticate_key(self._raw, self._address)
         found = _find(principal, name)
         if found is None:
             raise _no_generation()

@@ -35,6 +35,9 @@ CONNECTIONS_CLOSED = Counter(
 LOG_INS = Counter(
     "signalbox_log_ins_total", "Log-ins, by what became of them.", ["outcome"], registry=registry
 )
+REFUSED_KEYS = Counter(
+    "signalbox_refused_api_keys_total", "API keys that gave no access, by why.", ["reason"], registry=registry
+)
 
 _METHODS: Final = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import io
 from ipaddress import ip_network
 
 import pytest
 from django.contrib.auth.models import AnonymousUser
+from django.core.handlers.asgi import ASGIRequest
 from django.test import RequestFactory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounts.actors import actor_of, client_address
+from accounts.actors import actor_of, address_of, address_of_socket, client_address
+from signalbox.configuration import configuration
 from tests.factories import UserFactory
 
 PROXIES = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
@@ -63,3 +66,17 @@ def test_nobody_is_no_actor() -> None:
     request.user = AnonymousUser()
     with pytest.raises(TypeError):
         actor_of(request)
+
+
+@pytest.mark.parametrize("proxies", [[], ["10.0.0.0/8"]])
+@pytest.mark.parametrize("forwarded", [[], ["198.51.100.1"], ["6.6.6.6", "198.51.100.1, 10.0.0.2"]])
+def test_a_socket_comes_from_where_a_request_over_the_same_connection_comes_from(
+    proxies: list[str], forwarded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = configuration().model_copy(update={"trusted_proxies": proxies})
+    monkeypatch.setattr("accounts.actors.configuration", lambda: changed)
+    headers = [(b"host", b"localhost"), *((b"x-forwarded-for", value.encode()) for value in forwarded)]
+    for client in (("10.0.0.1", 1), ("203.0.113.5", 1), None):
+        scope = {"type": "websocket", "headers": headers, **({"client": client} if client else {})}
+        request = ASGIRequest({**scope, "type": "http", "path": "/", "method": "GET"}, io.BytesIO())
+        assert address_of_socket(scope) == address_of(request)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from accounts import key_text, keys, members, tenants, users
+from accounts import key_text, keys, last_used, members, tenants, users
 from accounts.authentication import (
     InvalidKey,
     KeyRefusal,
@@ -18,6 +19,7 @@ from accounts.authentication import (
     principals_of_user,
 )
 from accounts.models import Role
+from signalbox.web_metrics import REFUSED_KEYS
 from tests.factories import (
     ACTOR,
     ApiKeyFactory,
@@ -123,3 +125,40 @@ def test_a_user_s_principals_are_one_for_each_live_membership() -> None:
     MembershipFactory(user=user, tenant=TenantFactory(name="C"), ended_at=timezone.now())
     MembershipFactory()
     assert [principal.tenant_name for principal in principals_of_user(user.id)] == ["A", "B"]
+
+
+@pytest.mark.parametrize("address", ["192.0.2.9", "::ffff:192.0.2.9", "2001:db8::1"])
+def test_a_key_bound_to_networks_works_from_inside_of_them(address: str) -> None:
+    key = ApiKeyFactory(allowed_networks=["192.0.2.0/24", "2001:db8::1"])
+    assert authenticate_key(key.raw, address).api_key_id == key.id  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("address", ["192.0.3.9", "2001:db8::2", "", "unix"])
+def test_a_key_bound_to_networks_is_refused_from_elsewhere_like_any_bad_key(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    key: Any = ApiKeyFactory(allowed_networks=["192.0.2.0/24", "2001:db8::1"])
+    counted = REFUSED_KEYS.labels(reason="address_not_allowed")
+    before = counted._value.get()
+    with pytest.raises(InvalidKey) as invalid:
+        authenticate_key(key.raw, address)
+    assert invalid.value.reason is KeyRefusal.ADDRESS_NOT_ALLOWED
+    assert str(invalid.value) == "The API key is not valid."
+    assert counted._value.get() == before + 1
+    assert "address_not_allowed" in caplog.text
+    assert key.prefix in caplog.text
+    assert key.raw not in caplog.text
+
+
+def test_a_key_that_is_not_bound_works_from_anywhere() -> None:
+    key: Any = ApiKeyFactory()
+    for address in ("", "192.0.2.9", "2001:db8::2"):
+        assert authenticate_key(key.raw, address).api_key_id == key.id
+
+
+def test_a_refused_key_was_not_used() -> None:
+    key: Any = ApiKeyFactory(allowed_networks=["192.0.2.0/24"])
+    with pytest.raises(InvalidKey):
+        authenticate_key(key.raw, "203.0.113.1")
+    assert last_used.collect() == 0

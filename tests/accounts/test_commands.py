@@ -8,9 +8,11 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from accounts.authentication import InvalidKey, authenticate_key
-from accounts.models import AuditEvent, Membership, User
+from accounts.limits import Limits
+from accounts.models import Allowance, ApiKey, AuditEvent, Membership, User
+from accounts.principal import Principal
 from accounts.tenancy import every_tenant
-from tests.factories import ApiKeyFactory, TenantFactory
+from tests.factories import ApiKeyFactory, LanguageModelFactory, TenantFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("valkey")]
 
@@ -117,3 +119,68 @@ def test_the_pepper_is_rotated_and_old_keys_work_on() -> None:
     key: Any = ApiKeyFactory()
     assert "New keys are made with pepper" in run("key", "rotate-pepper")
     assert authenticate_key(key.raw).api_key_id == key.id
+
+
+def test_all_that_narrows_a_key_is_said_on_the_command_line_and_taken_back_there() -> None:
+    TenantFactory(slug="rail")
+    for name in ("small", "large"):
+        LanguageModelFactory(name=name)
+    narrowing = ("--lanes", "normal,low", "--models", "small", "--from", "192.0.2.0/24, 2001:db8::1")
+    limits = ("--tokens-per-day", "1000", "--requests-per-minute", "2", "--concurrency", "0")
+    raw = run("key", "create", "--tenant", "rail", "--name", "ci", *narrowing, *limits)
+    principal = authenticate_key(raw, "2001:db8::1")
+    assert principal.allowed_lanes == {"normal", "low"}
+    assert principal.allowed_models == {"small"}
+    assert _limits(principal) == Limits(tokens_per_day=1000, requests_per_minute=2, concurrency=0)
+    assert "normal, low · small · 2 networks · 3 limits" in run("key", "list")
+
+    prefix = principal.api_key_prefix
+    changes = ("--lane", "low", "--concurrency", "none", "--from", "any", "--tokens-per-week", "70")
+    run("key", "change", prefix, *changes, "--expires-in-days", "1")
+    changed = authenticate_key(raw)
+    assert (changed.default_lane, changed.allowed_models) == ("low", {"small"})
+    assert _limits(changed) == Limits(tokens_per_day=1000, tokens_per_week=70, requests_per_minute=2)
+    assert "expires" in run("key", "list")
+
+    run("key", "change", prefix, "--lane", "none", "--expires-in-days", "none", "--name", "renamed")
+    changed = authenticate_key(raw)
+    assert (changed.name, changed.default_lane, changed.scopes) == ("renamed", None, {"inference", "read"})
+    assert "works" in run("key", "list")
+    events = AuditEvent.objects.filter(action="api_key.change").order_by("sequence")
+    assert [event.after["tokens_per_week"] for event in events] == [70, 70]
+
+
+def _limits(principal: Principal) -> Limits:
+    with every_tenant("test"):
+        return Allowance.objects.get(id=principal.key_allowance_id).limits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--lanes", "express"], "no lane 'express'. There are: high, normal, low"),
+        (["--lanes", "low,,normal"], "empty name in it"),
+        (["--models", "huge"], "no model 'huge'. There are: none"),
+        (["--from", "192.0.2.7/24"], "write 192.0.2.0/24 for the network"),
+        (["--tokens-per-day", "many"], "neither a whole number nor 'none'"),
+        (["--tokens-per-day", "-1"], "0 (none at all) or more"),
+        (["--expires-in-days", "soon"], "neither a number nor 'none'"),
+        (["--expires-in-days", "-1"], "cannot expire in the past"),
+    ],
+)
+def test_a_mistake_in_what_narrows_a_key_is_named(arguments: list[str], said: str) -> None:
+    TenantFactory(slug="rail")
+    with pytest.raises(CommandError) as error:
+        run("key", "create", "--tenant", "rail", "--name", "x", *arguments)
+    assert said in str(error.value)
+
+
+def test_a_key_for_operators_is_made_on_the_command_line() -> None:
+    TenantFactory(slug="rail")
+    raw = run("key", "create", "--tenant", "rail", "--name", "ops", "--scope", "operator")
+    assert authenticate_key(raw).scopes == {"operator"}
+    with every_tenant("test"):
+        prefix = ApiKey.objects.get().prefix
+    assert authenticate_key(json.loads(run("key", "rotate", prefix, "--json"))["api_key"]).scopes == {
+        "operator"
+    }

@@ -7,15 +7,16 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from accounts import keys, pepper
+from accounts import allowances, key_narrowing, keys, pepper
 from accounts.actors import command_actor
-from accounts.models import ApiKey, Lane, Tenant
+from accounts.management import key_options
+from accounts.models import ApiKey, Tenant
 from accounts.refusals import ChangeRefused
 from accounts.tenancy import every_tenant
 
 
 class Command(BaseCommand):
-    help = "Make, list, rotate and revoke API keys. A key's text is printed once; afterwards its prefix names it."
+    help = "Make, list, change, rotate and revoke API keys. Their text is printed once; later their prefix names them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
@@ -23,18 +24,18 @@ class Command(BaseCommand):
         create = verbs.add_parser("create", help="Make a key and print it.")
         create.add_argument("--tenant", required=True, help="The tenant's short name.")
         create.add_argument("--name", required=True, help="What the key is for.")
-        create.add_argument(
-            "--scope",
-            action="append",
-            choices=[scope.value for scope in keys.OFFERED_SCOPES],
-            help="What it may do; may be repeated. Default: inference and read.",
-        )
-        create.add_argument("--lane", help="The lane of requests that ask for none. Default: normal.")
-        create.add_argument("--expires-in-days", type=float, help="Default: it does not expire.")
+        key_options.add_rights(create)
         create.add_argument("--json", action="store_true", help="Print one JSON object, for programs.")
 
         listing = verbs.add_parser("list", help="Print the keys, without their text.")
         listing.add_argument("--tenant", help="The tenant's short name. Default: every tenant's.")
+
+        change = verbs.add_parser(
+            "change", help="Change what a key may do. What is not named stays as it is."
+        )
+        change.add_argument("prefix")
+        change.add_argument("--name", help="What the key is for.")
+        key_options.add_rights(change)
 
         rotate = verbs.add_parser("rotate", help="Make a successor; both work until the overlap ends.")
         rotate.add_argument("prefix")
@@ -53,16 +54,31 @@ class Command(BaseCommand):
             raise CommandError(refusal.message) from refusal
 
     def _create(self, options: dict[str, Any]) -> None:
-        days = options["expires_in_days"]
         issued = keys.create(
             tenant=_tenant(options["tenant"]),
             name=options["name"],
             scopes=options["scope"] or keys.DEFAULT_SCOPES,
-            default_lane=_lane(options["lane"]) if options["lane"] else None,
-            expires_at=timezone.now() + timedelta(days=days) if days is not None else None,
+            default_lane=key_options.default_lane(options, None),
+            **key_options.lists(options),
+            limits=key_options.limits(options, allowances.UNLIMITED),
+            expires_at=key_options.expires_at(options, None),
             actor=command_actor("key create"),
         )
         self._show(issued, options["json"])
+
+    def _change(self, options: dict[str, Any]) -> None:
+        key = _key(options["prefix"])
+        changed = keys.change(
+            key=key,
+            name=key.name if options["name"] is None else options["name"],
+            scopes=options["scope"] or key.scopes,
+            default_lane=key_options.default_lane(options, key.default_lane),
+            **key_options.lists(options),
+            limits=key_options.limits(options, key.allowance.limits),
+            expires_at=key_options.expires_at(options, key.expires_at),
+            actor=command_actor("key change"),
+        )
+        self.stdout.write(f"Changed {changed}. It holds from the next request on.")
 
     def _rotate(self, options: dict[str, Any]) -> None:
         issued = keys.rotate(
@@ -78,7 +94,9 @@ class Command(BaseCommand):
 
     def _list(self, options: dict[str, Any]) -> None:
         with every_tenant("an operator lists keys"):
-            rows = ApiKey.objects.select_related("tenant").order_by("tenant__slug", "-created_at")
+            rows = ApiKey.objects.select_related("tenant", "allowance").order_by(
+                "tenant__slug", "-created_at"
+            )
             if options["tenant"]:
                 rows = rows.filter(tenant=_tenant(options["tenant"]))
             now = timezone.now()
@@ -92,7 +110,8 @@ class Command(BaseCommand):
                     state = f"{'expired' if key.expires_at <= now else 'expires'} {key.expires_at:%Y-%m-%d %H:%M}Z"
                 used = f"{key.last_used_at:%Y-%m-%d %H:%M}Z" if key.last_used_at else "never used"
                 who = f"sb_{key.prefix}…  {key.tenant.slug:<20} {key.name:<30}"
-                self.stdout.write(f"{who} {','.join(key.scopes):<20} {state:<26} {used}")
+                line = f"{who} {','.join(key.scopes):<20} {state:<26} {used:<18} {key_narrowing.narrowing_of(key)}"
+                self.stdout.write(line.rstrip())
 
     def _rotate_pepper(self, options: dict[str, Any]) -> None:
         self.stdout.write(
@@ -115,14 +134,6 @@ def _tenant(slug: str) -> Tenant:
         raise CommandError(f"There is no tenant {slug!r}. There are: {known}.") from error
 
 
-def _lane(name: str) -> Lane:
-    try:
-        return Lane.objects.get(name=name)
-    except Lane.DoesNotExist as error:
-        known = ", ".join(Lane.objects.values_list("name", flat=True))
-        raise CommandError(f"There is no lane {name!r}. There are: {known}.") from error
-
-
 def _key(prefix: str) -> ApiKey:
     wanted = prefix.removeprefix("sb_").rstrip("…")
     if "_" in wanted:
@@ -131,7 +142,9 @@ def _key(prefix: str) -> ApiKey:
             "stay in your shell's history."
         )
     with every_tenant("an operator names a key by its prefix"):
-        key: ApiKey | None = ApiKey.objects.select_related("tenant").filter(prefix=wanted).first()
+        key: ApiKey | None = (
+            ApiKey.objects.select_related("tenant", "default_lane", "allowance").filter(prefix=wanted).first()
+        )
     if key is None:
         raise CommandError(f"There is no key with the prefix {wanted!r}. `manage.py key list` prints them.")
     return key

@@ -28,7 +28,7 @@ class _Communicator(WebsocketCommunicator):  # type: ignore[misc]
 
 
 class SocketClient:
-    """One connection. ``session`` is a session cookie's value, ``key`` goes into the subprotocol."""
+    """One connection, from ``address``. ``session`` is a session cookie's value, ``key`` goes into the subprotocol."""
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class SocketClient:
         key: str | None = None,
         subprotocols: list[str] | None = None,
         path: str = PATH,
+        address: str | None = None,
     ) -> None:
         headers = [(b"host", host.encode())]
         if origin is not None:
@@ -49,6 +50,8 @@ class SocketClient:
         if key is not None:
             offered = [*offered, f"key.{key}"]
         self._socket = _Communicator(application, path, headers, offered)
+        if address is not None:
+            self._socket.scope["client"] = [address, 50_000]
 
     async def connect(self) -> str | None:
         """Open it. Returns the subprotocol that the server chose; fails when it refuses."""
