@@ -1,56 +1,51 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 
-from django import forms
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
+from django.utils.html import format_html, format_html_join
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
-from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminIntegerFieldWidget
 
-from accounts import keys
+from accounts import key_narrowing, keys
 from accounts.actors import actor_of
+from accounts.admin import consumption
 from accounts.admin.base import AlreadyMade, Question, ShownOnce, SiteModelAdmin
+from accounts.admin.consumption import Consumption
 from accounts.admin.filters import DefaultLaneFilter, KeyStateFilter, titled
+from accounts.admin.key_form import KeyForm, RotationForm
+from accounts.admin.key_sections import CONSUMPTION_FIELDS, READ_AS, TO_CHANGE, TO_MAKE, to_look_at
 from accounts.admin.key_words import ENDS, NO_DEFAULT_LANE, WORKS, default_lane_of, key_state, scopes_of
 from accounts.admin.once import taken_once
 from accounts.authentication import refusal_of
 from accounts.formatting import EMPTY, ago, code, exactly, link, time_field
-from accounts.models import ApiKey, Scope, User
+from accounts.key_rights import Rights
+from accounts.limits import LimitName
+from accounts.models import ApiKey, User
 
 
-class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
-    scopes = forms.MultipleChoiceField(
-        initial=[scope.value for scope in keys.DEFAULT_SCOPES],
-        widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text="What requests with this key may do. Give no more than the application needs.",
-    )
+def _consumption_field(name: LimitName) -> Callable[[Any, Any], str]:
+    """A read-only field of the page: what is used of the limit beside it."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if "scopes" in self.fields:
-            held = self.instance.scopes
-            self.fields["scopes"].choices = [  # type: ignore[attr-defined]
-                (scope.value, scope.label) for scope in Scope if scope in keys.OFFERED_SCOPES or scope in held
-            ]
+    def shown(page: Any, key: Any) -> str:
+        return consumption.rendered([row for row in _consumption(key) if row.name is name], titled=False)
+
+    shown.short_description = "Used now"  # type: ignore[attr-defined]
+    return shown
 
 
-class RotationForm(forms.Form):
-    overlap = forms.IntegerField(
-        label="Overlap, in hours",
-        min_value=0,
-        max_value=24 * 90,
-        initial=24,
-        widget=UnfoldAdminIntegerFieldWidget,
-        help_text="How long the present key works on beside the new one. 0: it ends at once.",
-    )
-
-
-#: Fields of the form, and what is shown in their place to whoever may not change the key.
-_READ_AS = {"scopes": "scope_words", "default_lane": "lane", "expires_at": "expires_exactly"}
+def _consumption(key: Any) -> tuple[Consumption, ...]:
+    """Of the key's limits, asked once for all fields of the page."""
+    if not hasattr(key, "consumption"):
+        key.allowance.tenant = key.tenant
+        key.consumption = consumption.read(key.allowance, timezone.now())
+    rows: tuple[Consumption, ...] = key.consumption
+    return rows
 
 
 @admin.register(ApiKey)
@@ -64,7 +59,16 @@ class ApiKeyAdmin(SiteModelAdmin):
         ],
     )
     form = KeyForm
-    list_display = ("named", "tenant_link", "state", "scopes_column", "lane", "used", "created")
+    list_display = (
+        "named",
+        "tenant_link",
+        "state",
+        "scopes_column",
+        "lane",
+        "narrowing",
+        "used",
+        "created",
+    )
     list_display_links = ("named",)
     list_filter = (
         KeyStateFilter,
@@ -72,55 +76,20 @@ class ApiKeyAdmin(SiteModelAdmin):
         ("tenant", admin.RelatedOnlyFieldListFilter),
         ("created_at", titled("created", admin.DateFieldListFilter)),
     )
-    list_select_related = ("tenant", "default_lane")
+    list_select_related = ("default_lane",)
     search_fields = ("name", "prefix", "tenant__name", "tenant__slug")
     search_help_text = "By name, by the prefix that the key begins with, or by tenant"
     autocomplete_fields = ("tenant",)
     actions_detail = ("rotate", "revoke")
-    add_fieldsets = (
-        (
-            None,
-            {
-                "description": "A key is an application's credential. Its text is shown once, right after this page, "
-                "and stored nowhere: keep it then.",
-                "fields": ("tenant", "name"),
-            },
-        ),
-        (
-            "What it may do",
-            {
-                "fields": ("scopes", "default_lane"),
-                "description": "The lane is what its requests get that ask for none.",
-            },
-        ),
-        ("How long", {"fields": ("expires_at",)}),
-    )
-    fieldsets = (
-        (None, {"fields": ("name", "tenant_link", "prefix_code", "state_words")}),
-        (
-            "What it may do",
-            {"fields": ("scopes", "default_lane"), "description": "Holds from the next request on."},
-        ),
-        (
-            "Its life",
-            {
-                "fields": (
-                    "expires_at",
-                    "created_exactly",
-                    "created_by",
-                    "last_used",
-                    "rotated_from_link",
-                    "replaced_by_link",
-                    "revoked_exactly",
-                ),
-                "description": "When a key expires, what it runs may finish. When it is revoked, that is cancelled.",
-            },
-        ),
-    )
+    add_fieldsets = TO_MAKE
+    fieldsets = TO_CHANGE
     readonly_fields = (
         "tenant_link",
         "prefix_code",
         "state_words",
+        *CONSUMPTION_FIELDS,
+        "limits_table",
+        "counted_for",
         "created_exactly",
         "created_by",
         "last_used",
@@ -129,8 +98,17 @@ class ApiKeyAdmin(SiteModelAdmin):
         "revoked_exactly",
     )
 
+    class Media:
+        css = {"all": ("signalbox/admin/consumption.css",)}
+
     created_exactly = time_field("created_at", "Created")
     revoked_exactly = time_field("revoked_at", "Revoked")
+    tokens_per_day_consumption = _consumption_field(LimitName.TOKENS_PER_DAY)
+    tokens_per_week_consumption = _consumption_field(LimitName.TOKENS_PER_WEEK)
+    tokens_per_month_consumption = _consumption_field(LimitName.TOKENS_PER_MONTH)
+    requests_per_minute_consumption = _consumption_field(LimitName.REQUESTS_PER_MINUTE)
+    tokens_per_minute_consumption = _consumption_field(LimitName.TOKENS_PER_MINUTE)
+    concurrency_consumption = _consumption_field(LimitName.CONCURRENCY)
 
     @display(description="Key", header=True, ordering="name")
     def named(self, key: ApiKey) -> list[str]:
@@ -169,6 +147,32 @@ class ApiKeyAdmin(SiteModelAdmin):
     def scope_words(self, key: ApiKey) -> str:
         return scopes_of(key)
 
+    @display(description="Narrowed to")
+    def narrowing(self, key: ApiKey) -> str:
+        return key_narrowing.narrowing_of(key) or EMPTY
+
+    @display(description="Allowed lanes")
+    def lanes_words(self, key: ApiKey) -> str:
+        return key_narrowing.lanes_of(key)
+
+    @display(description="Allowed models")
+    def models_words(self, key: ApiKey) -> str:
+        return key_narrowing.models_of(key)
+
+    @display(description="Allowed networks")
+    def networks_words(self, key: ApiKey) -> str:
+        return key_narrowing.networks_of(key)
+
+    @display(description="Limits")
+    def limits_table(self, key: ApiKey) -> str:
+        return consumption.rendered(_consumption(key))
+
+    @display(description="Counted for")
+    def counted_for(self, key: ApiKey) -> str:
+        sharing = ApiKey.objects.filter(allowance=key.allowance_id).exclude(id=key.id)
+        others = format_html_join(", ", "{}", ((link(other, f"sb_{other.prefix}…"),) for other in sharing))
+        return format_html("this key and {}", others) if others else "this key alone"
+
     @display(description="Last used", ordering="last_used_at")
     def used(self, key: ApiKey) -> str:
         return ago(key.last_used_at, never="never")
@@ -197,21 +201,18 @@ class ApiKeyAdmin(SiteModelAdmin):
     def expires_exactly(self, key: ApiKey) -> str:
         return exactly(key.expires_at) if key.expires_at else "never"
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.select_related("tenant", "allowance")
+
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Who may not change the key reads words where the form has choices."""
         fieldsets = super().get_fieldsets(request, obj)
-        if obj is None or self.has_change_permission(request, obj):
-            return fieldsets
-        return [
-            (
-                title,
-                {**options, "fields": [_READ_AS.get(name, name) for name in options["fields"]]},
-            )
-            for title, options in fieldsets
-        ]
+        changes = obj is None or self.has_change_permission(request, obj)
+        return fieldsets if changes else to_look_at(fieldsets)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return (*self.readonly_fields, *_READ_AS.values())
+        return (*self.readonly_fields, *READ_AS.values())
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         works = not isinstance(obj, ApiKey) or refusal_of(obj, timezone.now()) is None
@@ -226,7 +227,10 @@ class ApiKeyAdmin(SiteModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         values = form.cleaned_data
-        rights = {name: values[name] for name in ("name", "scopes", "default_lane", "expires_at")}
+        rights = {
+            **{name: values[name] for name in ("name", *Rights.__annotations__, "expires_at")},
+            "limits": form.limits(),
+        }
         if change:
             keys.change(key=obj, **rights, actor=actor_of(request))
             return
@@ -253,6 +257,7 @@ class ApiKeyAdmin(SiteModelAdmin):
             meaning=[
                 "A new key with the same rights takes over. Both work until the overlap has passed; then the present "
                 "one ends by itself.",
+                "They share the key's limits: what either uses counts for both.",
                 "If the new key's text gets lost before anybody uses it, rotate the present key again.",
             ],
             submit="Rotate and show the new key",

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import time_machine
 from django.contrib.sessions.models import Session
 from django.test import Client
 from django.urls import reverse
@@ -207,12 +208,10 @@ def test_revoking_a_successor_warns_that_the_old_key_ends_all_the_same(as_operat
     assert f"sb_{key.prefix}…, ends all the same: it works until {exactly(key.expires_at)}" in question
 
 
-def test_only_scopes_with_routes_are_offered_and_none_is_taken_away_unasked(as_operator: Client) -> None:
-    offered = as_operator.get(_url("add")).context["adminform"].form.fields["scopes"].choices
-    assert [value for value, _ in offered] == ["inference", "read"]
-    key: Any = ApiKeyFactory(scopes=["read", "admin"])
-    held = as_operator.get(_url("change", key.pk)).context["adminform"].form.fields["scopes"].choices
-    assert [value for value, _ in held] == ["inference", "read", "admin"]
+def test_operators_are_offered_every_scope_and_none_is_ticked_beyond_the_tenant(as_operator: Client) -> None:
+    field = as_operator.get(_url("add")).context["adminform"].form.fields["scopes"]
+    assert [value for value, _ in field.choices] == ["inference", "read", "admin", "operator"]
+    assert field.initial == ["inference", "read"]
 
 
 def test_the_same_words_stand_for_a_key_s_lane_and_scopes_wherever_they_are_shown(
@@ -273,3 +272,26 @@ def test_keys_are_narrowed_by_their_state(as_operator: Client, state: str, shown
     ApiKeyFactory(revoked_at=timezone.now())
     page = as_operator.get(_url("changelist"), {"state": state} if state else {})
     assert len(page.context["cl"].result_list) == shown
+
+
+def test_a7_a_rotation_whose_answer_was_lost_is_asked_for_again_and_both_keys_work_until_the_overlap_ends(
+    as_operator: Client,
+) -> None:
+    key: Any = ApiKeyFactory()
+
+    def rotated() -> str:
+        answer = save(as_operator, _url("rotate", key.pk), {"overlap": 2})
+        [raw] = set(_KEY.findall(answer.content.decode()))
+        return raw
+
+    lost, kept = rotated(), rotated()
+    assert [authenticate_key(raw).tenant_id for raw in (key.raw, lost, kept)] == [key.tenant_id] * 3
+    with every_tenant("test"):
+        key.refresh_from_db()
+        end = key.expires_at
+    assert f"Works until {exactly(end)}" in as_operator.get(_url("change", key.pk)).content.decode()
+    with time_machine.travel(end, tick=False):
+        for raw in (key.raw, lost):
+            with pytest.raises(InvalidKey):
+                authenticate_key(raw)
+        assert authenticate_key(kept)
