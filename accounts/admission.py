@@ -21,6 +21,7 @@ from accounts.lane_resolution import (
     POLICY_VERSION,
     KeyRights,
     LaneChoice,
+    Refused,
     Resolution,
     Right,
     Wish,
@@ -122,6 +123,12 @@ class Plan:
     def is_lost(self, entitlement_id: UUID) -> None:
         """The entitlement was found to have ended."""
         self._rights.pop(entitlement_id, None)
+
+    def allowance_of(self, refusal: Refused) -> Allowance | None:
+        """The allowance whose limit a refusal names: the entitlement's, or the key's own."""
+        if refusal.entitlement_id is None:
+            return self._key_allowance
+        return self._allowances[refusal.entitlement_id]
 
 
 def plan(principal: Principal, wish: Wish, now: datetime) -> Plan:

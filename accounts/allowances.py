@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from accounts import reservations
+from django.utils import timezone
+
+from accounts import budget_events, reservations
 from accounts.limits import LimitName, Limits
 from accounts.models import Allowance, Tenant
 from accounts.refusals import ChangeRefusal, ChangeRefused
@@ -28,8 +30,9 @@ def change(allowance_id: UUID, limits: Limits) -> None:
     The row is locked first, as by every reservation.
     """
     _checked(limits)
-    reservations.lock([allowance_id])
+    [allowance] = reservations.lock([allowance_id])
     Allowance.objects.filter(id=allowance_id).update(**_values(limits))
+    budget_events.limits_changed(allowance, limits, timezone.now())
 
 
 def audited(limits: Limits) -> dict[str, Any]:

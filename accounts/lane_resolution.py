@@ -43,17 +43,25 @@ class Denial(StrEnum):
 class Refused(Exception):
     """The tenant gets no lane for this request; nothing was written.
 
-    ``limit``: the limit that was short, where one was, and ``subject`` whose it is (a lane, or the key).
+    ``limit``: the limit that was short, where one was, ``subject`` whose it is (a lane, or the key), and
+    ``entitlement_id`` the entitlement that has it; None: the key.
     """
 
     def __init__(
-        self, code: Denial, message: str, *, limit: LimitState | None = None, subject: str = ""
+        self,
+        code: Denial,
+        message: str,
+        *,
+        limit: LimitState | None = None,
+        subject: str = "",
+        entitlement_id: UUID | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.limit = limit
         self.subject = subject
+        self.entitlement_id = entitlement_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +166,7 @@ def resolve_lane(
         if lane is None:
             if step_downs:
                 first = step_downs[0]
-                raise _exhausted(first.limit, f"the lane {first.lane!r}", wish)
+                raise _exhausted(first.limit, f"the lane {first.lane!r}", wish, first.entitlement_id)
             raise _not_entitled(wanted, key, living, lanes)
         if lane != wanted and not step_downs:
             entitled = any(right.lane == wanted.name for right in living)
@@ -171,7 +179,8 @@ def resolve_lane(
             step_downs.append(StepDown(lane.name, right.entitlement_id, short))
         lower = next((one for one in lanes if one.name == tried[-1].step_down_to), None)
         if lower is None or lower.rank <= lane.rank:
-            raise _exhausted(step_downs[-1].limit, f"the lane {lane.name!r}", wish)
+            last = step_downs[-1]
+            raise _exhausted(last.limit, f"the lane {lane.name!r}", wish, last.entitlement_id)
         wanted, reason = lower, AssignmentReason.STEPPED_DOWN
 
 
@@ -217,13 +226,14 @@ def _not_entitled(
     return Refused(Denial.NO_ENTITLEMENT, f"{who} the lane {wanted.name!r} or a lower one. {tiers}")
 
 
-def _exhausted(short: LimitState, subject: str, wish: Wish) -> Refused:
+def _exhausted(short: LimitState, subject: str, wish: Wish, entitlement_id: UUID | None = None) -> Refused:
     """What is told: which limit of whom, how much of it is used, when it resets, what would be accepted."""
     return Refused(
         Denial.of_limit(short),
         " ".join((_what_is_short(short, subject, wish), _what_would_be_accepted(short, wish))),
         limit=short,
         subject=subject,
+        entitlement_id=entitlement_id,
     )
 
 

@@ -1,4 +1,4 @@
-"""The secret that key digests are made with: it lives in a file, never in the database.
+"""The secret that key digests, and webhook secrets, are made with: it lives in a file, never in the database.
 
 Whoever reads the database alone can therefore neither use a key nor test guesses. A pepper's id is derived from it
 and stands in each key's row, so that it can be changed: ``rotate`` puts a new one in place for keys made from then
@@ -19,7 +19,7 @@ _FILE = "key_pepper"
 
 
 class PepperMissing(RuntimeError):
-    """A key names a pepper whose file is gone: it cannot be checked until the file is restored."""
+    """A key, or a webhook endpoint, names a pepper whose file is gone: it cannot be used until that is restored."""
 
 
 def seal(key: KeyText) -> tuple[str, str]:
@@ -36,6 +36,19 @@ def matches(key: KeyText, pepper_id: str, digest: str) -> bool:
 def waste(key: KeyText) -> None:
     """Do the work of a check without one: an unknown key takes as long as a wrong one."""
     hmac.compare_digest(seal(key)[1], "0" * 64)
+
+
+def current_id() -> str:
+    """The id of the current pepper."""
+    return _id_of(secret_files.read_or_create(_FILE))
+
+
+def derive(pepper_id: str, purpose: str) -> bytes:
+    """32 bytes that follow from the pepper ``pepper_id`` and ``purpose``: secrets that need not be stored anywhere.
+
+    ``purpose`` is our own text and never begins as a key does. Raises ``PepperMissing``.
+    """
+    return hmac.new(_by_id(pepper_id).encode(), purpose.encode(), hashlib.sha256).digest()
 
 
 def rotate() -> str:
@@ -60,7 +73,7 @@ def _by_id(pepper_id: str) -> str:
     except FileNotFoundError as error:
         raise PepperMissing(
             f"No pepper {pepper_id} in {configuration().secrets_dir}: restore {path.name} from your backup, or "
-            "revoke the keys that were made with it."
+            "revoke the keys, and renew the webhook secrets, that were made with it."
         ) from error
     return older
 

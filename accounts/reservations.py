@@ -13,8 +13,9 @@ from datetime import datetime
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from django.db.models import F, QuerySet
+from django.db.models import F, Max, QuerySet
 
+from accounts import budget_events
 from accounts.budget_windows import Period, window_at
 from accounts.limits import LimitName, LimitState, shortage
 from accounts.models import Allowance, BudgetWindow, Reservation
@@ -33,9 +34,22 @@ class Short(Exception):
 
 
 def states_of(allowances: Collection[Allowance], now: datetime) -> States:
-    """Where their budgets and their concurrency stand at ``now``; one query. Allowances have their tenant with them."""
+    """Where their budgets and their concurrency stand at ``now``. Allowances have their tenant with them.
+
+    One query; one more where a budget has not been used in its current window yet.
+    """
     windows = _current(BudgetWindow.objects.filter(allowance__in=allowances), now)
-    return {allowance.id: _states(allowance, windows[allowance.id], now) for allowance in allowances}
+    limited = [
+        (allowance, period)
+        for allowance in allowances
+        for period in Period
+        if allowance.limits.of(period.limit_name) is not None
+    ]
+    unopened = _unopened(limited, windows, now)
+    return {
+        allowance.id: _states(allowance, {**unopened[allowance.id], **windows[allowance.id]})
+        for allowance in allowances
+    }
 
 
 def reserve(
@@ -61,19 +75,13 @@ def reserve(
     )
     allowances = lock(reservation.allowance_ids)
     windows = _current(BudgetWindow.objects.filter(allowance__in=allowances), now)
-    missing = [
-        _open_window(allowance, period, now)
-        for allowance in allowances
-        for period in Period
-        if period not in windows[allowance.id]
-    ]
+    unopened = _unopened([(allowance, period) for allowance in allowances for period in Period], windows, now)
     for allowance in allowances:
-        short = shortage(_states(allowance, windows[allowance.id], now), tokens)
+        windows[allowance.id].update(unopened[allowance.id])
+        short = shortage(_states(allowance, windows[allowance.id]), tokens)
         if short is not None:
             raise Short(allowance.id, short)
-    for window in missing:
-        windows[window.allowance_id][Period(window.period)] = window
-    BudgetWindow.objects.bulk_create(missing)
+    BudgetWindow.objects.bulk_create([window for of in unopened.values() for window in of.values()])
     held = [window for of in windows.values() for window in of.values()]
     BudgetWindow.objects.filter(id__in=[window.id for window in held]).update(reserved=F("reserved") + tokens)
     Allowance.objects.filter(id__in=reservation.allowance_ids).update(
@@ -84,7 +92,7 @@ def reserve(
         window.reserved += tokens
     for allowance in allowances:
         allowance.live_generations += 1
-    return {allowance.id: _states(allowance, windows[allowance.id], now) for allowance in allowances}
+    return {allowance.id: _states(allowance, windows[allowance.id]) for allowance in allowances}
 
 
 def settle(generation_id: UUID, tokens: int, now: datetime) -> Reservation | None:
@@ -95,7 +103,7 @@ def settle(generation_id: UUID, tokens: int, now: datetime) -> Reservation | Non
     reservation = Reservation.objects.filter(generation_id=generation_id, settled_at=None).first()
     if reservation is None:
         return None
-    lock(reservation.allowance_ids)
+    allowances = lock(reservation.allowance_ids)
     if not Reservation.objects.filter(generation_id=generation_id, settled_at=None).update(
         settled_tokens=tokens, settled_at=now
     ):
@@ -104,6 +112,7 @@ def settle(generation_id: UUID, tokens: int, now: datetime) -> Reservation | Non
         live_generations=F("live_generations") - 1
     )
     windows_of(reservation).update(reserved=F("reserved") - reservation.tokens, used=F("used") + tokens)
+    budget_events.settled(allowances, windows_of(reservation), now)
     return reservation
 
 
@@ -136,20 +145,21 @@ def _current(windows: QuerySet[BudgetWindow], now: datetime) -> defaultdict[UUID
     return by_allowance
 
 
-def _states(allowance: Allowance, windows: _WindowsByPeriod, now: datetime) -> tuple[LimitState, ...]:
+def _states(allowance: Allowance, windows: _WindowsByPeriod) -> tuple[LimitState, ...]:
+    """``windows``: those of the periods that are limited, at least."""
     states = []
     for period in Period:
         limit = allowance.limits.of(period.limit_name)
         if limit is None:
             continue
-        window = windows.get(period)
+        window = windows[period]
         states.append(
             LimitState(
                 name=period.limit_name,
                 limit=limit,
-                used=window.used + window.reserved if window else 0,
-                reserved=window.reserved if window else 0,
-                resets_at=window.ends_at if window else _open_window(allowance, period, now).ends_at,
+                used=window.used + window.reserved,
+                reserved=window.reserved,
+                resets_at=window.ends_at,
             )
         )
     if allowance.concurrency is not None:
@@ -158,15 +168,36 @@ def _states(allowance: Allowance, windows: _WindowsByPeriod, now: datetime) -> t
     return tuple(states)
 
 
-def _open_window(allowance: Allowance, period: Period, now: datetime) -> BudgetWindow:
-    """The window that the first reservation at ``now`` opens; not saved."""
-    previous = BudgetWindow.objects.filter(allowance=allowance, period=period, ends_at__lte=now).first()
-    window = window_at(
-        period,
-        now,
-        ZoneInfo(allowance.tenant.time_zone),
-        previous_end=previous.ends_at if previous else None,
-    )
-    return BudgetWindow(
-        allowance=allowance, period=period.value, starts_at=window.starts_at, ends_at=window.ends_at
-    )
+def _unopened(
+    asked: Iterable[tuple[Allowance, Period]], current: Mapping[UUID, _WindowsByPeriod], now: datetime
+) -> defaultdict[UUID, _WindowsByPeriod]:
+    """The windows that the first reservation at ``now`` opens: those ``asked`` for that are not ``current``. Not saved.
+
+    One query for all of them, and none where there are none.
+    """
+    missing = [
+        (allowance, period) for allowance, period in asked if period not in current.get(allowance.id, {})
+    ]
+    opened: defaultdict[UUID, _WindowsByPeriod] = defaultdict(dict)
+    if not missing:
+        return opened
+    ends: dict[tuple[UUID, str], datetime] = {
+        (allowance_id, period): end
+        for allowance_id, period, end in BudgetWindow.objects.filter(
+            allowance__in={allowance.id for allowance, _ in missing}, ends_at__lte=now
+        )
+        .order_by()
+        .values_list("allowance_id", "period")
+        .annotate(Max("ends_at"))
+    }
+    for allowance, period in missing:
+        window = window_at(
+            period,
+            now,
+            ZoneInfo(allowance.tenant.time_zone),
+            previous_end=ends.get((allowance.id, period.value)),
+        )
+        opened[allowance.id][period] = BudgetWindow(
+            allowance=allowance, period=period.value, starts_at=window.starts_at, ends_at=window.ends_at
+        )
+    return opened

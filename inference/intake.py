@@ -23,7 +23,7 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
-from accounts import admission, lane_resolution, rates, reservations
+from accounts import admission, budget_events, lane_resolution, rates, reservations
 from accounts.admission import Admission, Choice, Plan
 from accounts.lane_resolution import Wish
 from accounts.limits import LimitState
@@ -163,6 +163,9 @@ def _choose(plan: Plan) -> Choice:
     try:
         return plan.choose()
     except lane_resolution.Refused as refusal:
+        allowance = plan.allowance_of(refusal)
+        if allowance is not None and refusal.limit is not None:
+            budget_events.refused(allowance, refusal.limit, plan.wish.tokens, plan.now)
         raise Refused(
             RefusalCode(refusal.code),
             refusal.message,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,20 @@ from django.utils import timezone
 from factory.django import DjangoModelFactory
 
 from accounts import key_text, keys, pepper
-from accounts.models import Allowance, ApiKey, Entitlement, Lane, Membership, Role, Tenant, User
+from accounts.models import (
+    Allowance,
+    ApiKey,
+    BudgetEvent,
+    BudgetWindow,
+    Entitlement,
+    Lane,
+    Membership,
+    Role,
+    Tenant,
+    User,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
 from accounts.principal import Actor
 from accounts.tenancy import every_tenant
 from inference.models import Conversation, Generation, LanguageModel, SpeculationVerdict, Worker
@@ -112,6 +126,55 @@ class ApiKeyFactory(_TenantOwned):
         )
         row.raw = str(text)
         return row
+
+
+class BudgetWindowFactory(_TenantOwned):
+    """A day that lasts on."""
+
+    class Meta:
+        model = BudgetWindow
+
+    allowance = factory.SubFactory(AllowanceFactory)
+    period = "day"
+    starts_at = factory.LazyFunction(lambda: timezone.now() - timedelta(hours=1))
+    ends_at = factory.LazyFunction(lambda: timezone.now() + timedelta(hours=23))
+
+
+class BudgetEventFactory(_TenantOwned):
+    class Meta:
+        model = BudgetEvent
+
+    allowance = factory.SubFactory(AllowanceFactory)
+    tenant = factory.SelfAttribute("allowance.tenant")
+    window = factory.SubFactory(BudgetWindowFactory, allowance=factory.SelfAttribute("..allowance"))
+    subject = "lane normal"
+    percent = 80
+    limit = 1000
+    used = 812
+    reserved = 0
+    resets_at = factory.SelfAttribute("window.ends_at")
+
+
+class WebhookEndpointFactory(_TenantOwned):
+    class Meta:
+        model = WebhookEndpoint
+
+    tenant = factory.SubFactory(TenantFactory)
+    url = factory.Sequence(lambda n: f"https://hooks.example.com/{n}")
+    pepper_id = factory.LazyFunction(pepper.current_id)
+
+
+class WebhookDeliveryFactory(_TenantOwned):
+    """Due at once."""
+
+    class Meta:
+        model = WebhookDelivery
+
+    endpoint = factory.SubFactory(WebhookEndpointFactory)
+    event_id = factory.LazyFunction(uuid.uuid4)
+    event_type = "budget.warning"
+    payload = factory.LazyAttribute(lambda delivery: {"type": delivery.event_type, "data": {"percent": 80}})
+    next_attempt_at = factory.LazyFunction(timezone.now)
 
 
 class LanguageModelFactory(DjangoModelFactory[LanguageModel]):

@@ -3,23 +3,29 @@
 from accounts.admin import (
     assignments,
     audit_events,
+    budget_events,
     entitlements,
     keys,
     lanes,
     members,
+    prices,
     tenants,
     usage,
     users,
+    webhooks,
 )
 
 __all__ = [
     "assignments",
     "audit_events",
+    "budget_events",
     "entitlements",
     "keys",
     "lanes",
     "members",
+    "prices",
     "tenants",
     "usage",
     "users",
+    "webhooks",
 ]

@@ -27,6 +27,16 @@ def _is_models(request: HttpRequest) -> bool:
     return request.path.startswith(models) and not _is_scheduler(request)
 
 
+def _is_usage(request: HttpRequest) -> bool:
+    return request.path == str(reverse_lazy("admin:accounts_usage"))
+
+
+def _is_hours(request: HttpRequest) -> bool:
+    """The usage page lies below the hours', and has an entry of its own."""
+    hours = str(reverse_lazy("admin:accounts_usagerollup_changelist"))
+    return request.path.startswith(hours) and not _is_usage(request)
+
+
 def _subheader(request: HttpRequest) -> str:
     """Who only may look is told so on every page."""
     return "Operations" if request.user.is_superuser else "Operations, read only"
@@ -114,6 +124,12 @@ UNFOLD: dict[str, Any] = {
                         "active": _is_scheduler,
                     },
                     _page("Generations", "forum", "inference_generation"),
+                    {
+                        "title": "Usage",
+                        "icon": "monitoring",
+                        "link": reverse_lazy("admin:accounts_usage"),
+                        "active": _is_usage,
+                    },
                     _page("Workers", "memory", "inference_worker"),
                     {**_page("Models", "deployed_code", "inference_languagemodel"), "active": _is_models},
                     _page("Published prefixes", "campaign", "inference_publishedprefix"),
@@ -129,8 +145,10 @@ UNFOLD: dict[str, Any] = {
                     _page("API keys", "key", "accounts_apikey"),
                     _page("Entitlements", "verified_user", "accounts_entitlement"),
                     _page("Lanes", "alt_route", "accounts_lane"),
+                    _page("Prices", "sell", "accounts_price"),
                     _page("Members", "group", "accounts_membership"),
                     _page("Users", "person", "accounts_user"),
+                    _page("Webhook endpoints", "webhook", "accounts_webhookendpoint"),
                 ],
             },
             {
@@ -140,7 +158,9 @@ UNFOLD: dict[str, Any] = {
                     _page("Audit", "history_edu", "accounts_auditevent"),
                     _page("Lane assignments", "signpost", "accounts_laneassignment"),
                     _page("Ledger", "receipt_long", "accounts_ledgerentry"),
-                    _page("Usage by hour", "bar_chart", "accounts_usagerollup"),
+                    {**_page("Usage by hour", "bar_chart", "accounts_usagerollup"), "active": _is_hours},
+                    _page("Budget events", "notifications", "accounts_budgetevent"),
+                    _page("Webhook deliveries", "outbox", "accounts_webhookdelivery"),
                 ],
             },
         ],

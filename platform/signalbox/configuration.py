@@ -69,6 +69,28 @@ class Configuration(BaseSettings):
         default=False,
         description="The site is reached over HTTPS (through a proxy): cookies are then sent over HTTPS only.",
     )
+    site_url: str = Field(
+        default="",
+        description="Where people reach the site, as in `https://chat.example.com`: e-mails lead there. Empty: they name "
+        "no address.",
+    )
+    email_url: str = Field(
+        default="",
+        repr=False,
+        description="Mail server, `smtps://user:password@host:port`, or `smtp://…`: that begins TLS before it logs in, "
+        "and without a user speaks plain text. Empty: no e-mail is sent.",
+    )
+    email_from: str = Field(default="signalbox@localhost", description="Sender of e-mails.")
+    webhook_private_hosts: Annotated[list[str], NoDecode] = Field(
+        default=[],
+        description="Host names, addresses and networks that webhooks may be sent to although they are not public, "
+        "separated by commas.",
+    )
+    webhook_ca_file: str = Field(
+        default="",
+        description="PEM file of further authorities whose certificates webhook receivers may show, as your own "
+        "network's. The system's are trusted too.",
+    )
     debug: bool = Field(default=False, description="Django's debug mode. Never in production.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least level that is logged."
@@ -157,7 +179,9 @@ class Configuration(BaseSettings):
         default="smollm2-135m-instruct", description="Model that `make up` prepares and serves first."
     )
 
-    @field_validator("allowed_hosts", "trusted_origins", "trusted_proxies", mode="before")
+    @field_validator(
+        "allowed_hosts", "trusted_origins", "trusted_proxies", "webhook_private_hosts", mode="before"
+    )
     @classmethod
     def _split_commas(cls, value: object) -> object:
         if isinstance(value, str):

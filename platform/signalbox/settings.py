@@ -10,6 +10,7 @@ from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from signalbox import admin_theme, secret_files, store
 from signalbox.configuration import ROOT, configuration
 from signalbox.logging import logging_settings
+from signalbox.mail_server import MailUrlError, mail_server
 from signalbox.state_directory import StateDirectoryError, check_file, ensure_directory
 
 _configuration = configuration()
@@ -174,6 +175,17 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TIMEZONE = "UTC"
+
+try:
+    _mail_server = mail_server(_configuration.email_url)
+except MailUrlError as error:
+    raise SystemExit(str(error)) from None
+# Without a host no e-mail is sent: accounts.budget_mail asks for one first.
+EMAIL_HOST, EMAIL_PORT = _mail_server.host, _mail_server.port
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail_server.user, _mail_server.password
+EMAIL_USE_SSL, EMAIL_USE_TLS = _mail_server.tls, _mail_server.starttls
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = _configuration.email_from
 
 STATIC_URL = "static/"
 STATIC_ROOT = _configuration.state_dir / "static"

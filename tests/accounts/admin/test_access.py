@@ -16,18 +16,29 @@ from inference.models import Generation
 from tests.factories import (
     PASSWORD,
     ApiKeyFactory,
+    BudgetEventFactory,
     ConversationFactory,
     EntitlementFactory,
     GenerationFactory,
     MembershipFactory,
     UserFactory,
+    WebhookDeliveryFactory,
     WorkerFactory,
 )
 
 # As the site's routes do: a process that shows no pages has none.
 admin.autodiscover()
 PAGES = sorted(admin.site._registry.values(), key=lambda page: page.opts.label)
-RECORDS = {"AuditEvent", "Generation", "LaneAssignment", "LedgerEntry", "UsageRollup", "Worker"}
+RECORDS = {
+    "AuditEvent",
+    "BudgetEvent",
+    "Generation",
+    "LaneAssignment",
+    "LedgerEntry",
+    "UsageRollup",
+    "WebhookDelivery",
+    "Worker",
+}
 
 
 def _url(page: Any, name: str, *arguments: object) -> str:
@@ -43,6 +54,8 @@ def _rows(_admin_pages: None) -> None:
     GenerationFactory()
     WorkerFactory()
     ConversationFactory()
+    BudgetEventFactory()
+    WebhookDeliveryFactory()
 
 
 def test_every_page_is_one_of_ours() -> None:
