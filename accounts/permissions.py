@@ -96,7 +96,7 @@ def tenants_of(user: User | AnonymousUser, permission: Permission = Permission.L
 
 
 def lanes_of(tenant_id: UUID, now: datetime) -> QuerySet[Lane]:
-    """The lanes that the tenant has a right to at ``now``, or will have: what its keys may be let into. Highest first."""
+    """The lanes that the tenant has a right to at ``now`` or later, highest first: what its keys may be let into."""
     with tenant_scope(tenant_id):
         rights = Entitlement.objects.filter(
             Q(ends_at=None) | Q(ends_at__gt=now),

@@ -1,21 +1,23 @@
-"""Tenants: made with their standing entitlements, renamed, learned from or not, closed, reopened."""
+"""Tenants: made with their standing entitlements, renamed, given a calendar, learned from or not, closed, reopened."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from zoneinfo import available_timezones
 
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_slug
 from django.db import transaction
 from django.utils import timezone
 
-from accounts import audit
-from accounts.models import Entitlement, Lane, Tenant, User
+from accounts import audit, entitlements
+from accounts.entitlement_terms import Terms
+from accounts.models import Lane, Tenant, User
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 from accounts.tenancy import tenant_scope
 
-_AUDITED = ("name", "slug", "suffix_pool", "closed_at")
+_AUDITED = ("name", "slug", "suffix_pool", "time_zone", "closed_at")
 
 
 def create(
@@ -26,8 +28,13 @@ def create(
     lanes: Iterable[Lane] | None = None,
     reason: str = "standing entitlement of a new tenant",
     granted_by: User | None = None,
+    time_zone: str = "UTC",
 ) -> Tenant:
-    """Make a tenant that is entitled to ``lanes`` (None: every lane there is). Raises ``ChangeRefused``."""
+    """Make a tenant that is entitled to ``lanes`` (None: every lane there is), without limits.
+
+    Where a lane asks for a second operator's approval of that, it is requested only. Raises ``ChangeRefused``.
+    """
+    now = timezone.now()
     with transaction.atomic():
         if Tenant.objects.filter(slug=slug).exists():
             raise ChangeRefused(
@@ -36,7 +43,9 @@ def create(
                 field="slug",
             )
         tenant = Tenant.objects.create(
-            name=checked_text(name, field="name", most=100), slug=_checked_slug(slug)
+            name=checked_text(name, field="name", most=100),
+            slug=_checked_slug(slug),
+            time_zone=_checked_time_zone(time_zone),
         )
         changes = [
             audit.Change(
@@ -45,17 +54,10 @@ def create(
         ]
         with tenant_scope(tenant.id):
             for lane in Lane.objects.all() if lanes is None else lanes:
-                entitlement = Entitlement.objects.create(
-                    tenant=tenant, lane=lane, reason=reason, granted_by=granted_by
+                _, recorded = entitlements.write_grant(
+                    tenant=tenant, lane=lane, terms=Terms(reason=reason), granted_by=granted_by, now=now
                 )
-                changes.append(
-                    audit.Change(
-                        action="entitlement.grant",
-                        obj=entitlement,
-                        before=None,
-                        after=audit.fields_of(entitlement, "lane_id", "weight", "speculation", "reason"),
-                    )
-                )
+                changes.append(recorded)
         audit.record_all(actor, changes)
     return tenant
 
@@ -89,6 +91,22 @@ def set_suffix_pool(*, tenant: Tenant, suffix_pool: bool, actor: Actor) -> Tenan
     return tenant
 
 
+def set_time_zone(*, tenant: Tenant, time_zone: str, actor: Actor) -> Tenant:
+    """Keep the tenant's budgets by the calendar of another zone, as in Asia/Seoul.
+
+    Windows that have begun run to their end; the next ones are of the new zone. Raises ``ChangeRefused``.
+    """
+    with transaction.atomic():
+        tenant = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
+        before = audit.fields_of(tenant, *_AUDITED)
+        tenant.time_zone = _checked_time_zone(time_zone)
+        after = audit.fields_of(tenant, *_AUDITED)
+        if after != before:
+            tenant.save(update_fields=["time_zone"])
+            audit.record(actor, "tenant.set_time_zone", tenant, before, after)
+    return tenant
+
+
 def close(*, tenant: Tenant, actor: Actor) -> Tenant:
     """Stop everything of a tenant: its keys and members are refused, its running generations are cancelled.
 
@@ -111,6 +129,16 @@ def _set_closed(tenant: Tenant, closed: bool, action: str, actor: Actor) -> Tena
             tenant.save(update_fields=["closed_at"])
             audit.record(actor, action, tenant, before, audit.fields_of(tenant, *_AUDITED))
     return tenant
+
+
+def _checked_time_zone(time_zone: str) -> str:
+    if time_zone not in available_timezones():
+        raise ChangeRefused(
+            ChangeRefusal.INVALID,
+            f"There is no time zone {time_zone!r}. Name one as in Asia/Seoul, Europe/Berlin or UTC.",
+            field="time_zone",
+        )
+    return time_zone
 
 
 def _checked_slug(slug: str) -> str:
