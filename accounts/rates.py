@@ -24,6 +24,8 @@ from signalbox import store
 
 #: Length of the window that rates are counted over.
 WINDOW_MS: Final = 60_000
+#: Where rates stand is told beside an answer, and no answer waits long for it.
+_READ_TIMEOUT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def give_back(generation_id: UUID, rates: Sequence[Rate]) -> None:
 
 
 def read(rates: Sequence[Rate]) -> list[LimitState]:
-    """Where ``rates`` stand now, in their order. Raises ``redis.RedisError``."""
+    """Where ``rates`` stand now, in their order; takes nothing. Raises ``redis.RedisError``, after a second or two."""
     if not rates:
         return []
     rows = _function("read_rates")(keys=[rate.key for rate in rates], args=[WINDOW_MS])
@@ -103,14 +105,15 @@ def _state(rate: Rate, row: Sequence[int]) -> LimitState:
 
 
 @cache
-def _client() -> redis.Redis:
-    return store.shared_client()
-
-
-@cache
 def _function(name: str) -> Any:
     # Giving back and reading are allowed beyond the memory limit; letting something in is not.
     flags = "" if name == "take_rates" else " flags=allow-oom"
-    parts = (files("accounts") / "lua" / f"{part}.lua" for part in ("rate_entries", name))
+    parts = (files("accounts") / "lua" / f"{part}.lua" for part in ("rate_clock", "rate_entries", name))
     source = "\n".join(part.read_text(encoding="utf-8") for part in parts)
-    return _client().register_script(f"#!lua{flags}\n{source}")
+    return _client(name).register_script(f"#!lua{flags}\n{source}")
+
+
+def _client(name: str) -> redis.Redis:
+    if name == "read_rates":
+        return store.sync_client(timeout_s=_READ_TIMEOUT_S, retries=1)
+    return store.shared_client()

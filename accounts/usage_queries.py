@@ -205,7 +205,7 @@ def _summed(
 
 
 def _sums(entries: QuerySet[LedgerEntry], run: list[Span], columns: list[str]) -> QuerySet[Any]:
-    return (
+    sums: QuerySet[Any] = (
         entries.filter(settled_at__gte=run[0].start, settled_at__lt=run[-1].end)
         .values(*columns, "currency")
         .annotate(
@@ -215,6 +215,7 @@ def _sums(entries: QuerySet[LedgerEntry], run: list[Span], columns: list[str]) -
         )
         .order_by()
     )
+    return sums
 
 
 def _zone_of(phase: timedelta, length: timedelta) -> timezone:

@@ -1,10 +1,8 @@
 -- What a rate remembers: a sorted set of "request:amount" by the millisecond at which it was taken, and their sum beside it.
--- Put before take_rates, give_back_rates and read_rates.
+-- Put before take_rates, give_back_rates and read_rates, behind rate_clock.
 
-local function now_ms()
-  local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-end
+-- Entries that are read at once where only few of many are expected to be needed.
+local PAGE = 100
 
 local function sum_key(key) return key .. ':sum' end
 

@@ -6,15 +6,15 @@ local rows, fits = {}, true
 
 -- Milliseconds until `needed` of what is used has lapsed; -1: never.
 local function freed_in(key, needed)
-  local start, step = 0, 100
+  local start = 0
   while true do
-    local entries = redis.call('ZRANGE', key, start, start + step - 1, 'WITHSCORES')
+    local entries = redis.call('ZRANGE', key, start, start + PAGE - 1, 'WITHSCORES')
     if #entries == 0 then return -1 end
     for index = 1, #entries, 2 do
       needed = needed - amount_of(entries[index])
       if needed <= 0 then return math.max(1, tonumber(entries[index + 1]) + window - now) end
     end
-    start = start + step
+    start = start + PAGE
   end
 end
 
@@ -31,10 +31,13 @@ if not fits then return {0, rows} end
 
 for index, key in ipairs(KEYS) do
   local amount = tonumber(ARGV[2 + 2 * index])
-  redis.call('ZADD', key, now, request .. ':' .. string.format('%d', amount))
-  redis.call('INCRBY', sum_key(key), amount)
+  -- 0: it was counted before, and giving it back failed. It counts once, from now on.
+  if redis.call('ZADD', key, now, request .. ':' .. string.format('%d', amount)) == 1 then
+    redis.call('INCRBY', sum_key(key), amount)
+    rows[index][1] = rows[index][1] + amount
+  end
   redis.call('PEXPIRE', key, window + 1000)
   redis.call('PEXPIRE', sum_key(key), window + 1000)
-  rows[index] = {rows[index][1] + amount, window, -1}
+  rows[index] = {rows[index][1], window, -1}
 end
 return {1, rows}
