@@ -43,6 +43,22 @@ def cancel(generation_id: UUID, reason: CancelReason) -> None:
         _log.warning("cancel_left_to_sweep", generation=generation_id.hex, exc_info=True)
 
 
+def end_unclaimed(generation: Generation, reason: CancelReason) -> bool:
+    """End the generation if no worker has ever claimed it: it is taken out of the queue first, so that none can.
+
+    False: one has it, or had it, or it has ended. May be repeated, which also finishes what a crash left half done.
+    Raises ``redis.RedisError`` when Valkey cannot be reached.
+    """
+    withdrawal = dispatch_queue().withdraw(generation.id.hex, reason, generation.epoch, never_claimed=True)
+    match withdrawal.outcome:
+        case WithdrawOutcome.QUEUED | WithdrawOutcome.UNKNOWN:
+            return _end_withdrawn(generation, reason, withdrawal)
+        case WithdrawOutcome.ENDED:
+            return settle_from_log(generation.id)
+        case WithdrawOutcome.RUNNING:
+            return False
+
+
 def carry_out(generation: Generation) -> None:
     """Do what a cancel that the database knows of asks for: take it out of the queue and settle it, or tell its worker.
 
@@ -59,7 +75,8 @@ def carry_out(generation: Generation) -> None:
             pass
 
 
-def _end_withdrawn(generation: Generation, reason: CancelReason, withdrawal: Withdrawal) -> None:
+def _end_withdrawn(generation: Generation, reason: CancelReason, withdrawal: Withdrawal) -> bool:
+    """Write its end and settle it. False: somebody else has settled it."""
     client = store.shared_client()
     entries = token_log.read(client, generation.id.hex)
     end = End(
@@ -71,9 +88,10 @@ def _end_withdrawn(generation: Generation, reason: CancelReason, withdrawal: Wit
         cancel_reason=reason,
     )
     if publishing.append_end(client, generation.id.hex, withdrawal.epoch, end):
-        settle(generation.id, withdrawal.epoch, end, run=_withdrawn(generation, withdrawal.epoch, reason))
-    else:
-        settle_from_log(generation.id)
+        return settle(
+            generation.id, withdrawal.epoch, end, run=_withdrawn(generation, withdrawal.epoch, reason)
+        )
+    return settle_from_log(generation.id)
 
 
 def _withdrawn(generation: Generation, epoch: int, reason: CancelReason) -> RunRecord:

@@ -1,4 +1,4 @@
-"""What heals without anybody asking: three sweeps over the live generations, each idempotent and safe beside itself.
+"""What heals without anybody asking: sweeps over the live generations, each idempotent and safe beside itself.
 
 A worker's housekeeping calls them all the time, so that healing needs no other process; every other caller may too.
 """
@@ -14,11 +14,11 @@ from django.utils import timezone
 
 from accounts.models import Membership
 from accounts.tenancy import every_tenant
-from inference.cancellation import cancel, carry_out
+from inference.cancellation import cancel, carry_out, end_unclaimed
 from inference.dispatch.queue import dispatch_queue
 from inference.messages import CancelReason, task_decoder
 from inference.models import Generation, GenerationRequest
-from inference.models.generation import LIVE_STATES
+from inference.models.generation import LIVE_STATES, GenerationState
 from inference.settlement import settle_from_log
 from signalbox.configuration import configuration
 
@@ -65,6 +65,24 @@ def expire_overdue() -> int:
     oldest = timezone.now() - timedelta(seconds=configuration().generation_timeout_seconds)
     with every_tenant("the limit holds for every tenant"):
         return _cancel_all(_live().filter(created_at__lt=oldest), CancelReason.TIMED_OUT)
+
+
+def end_waits() -> int:
+    """End what has waited for longer than its entitlement lets it (``queue_deadline``); returns how many.
+
+    Only what no worker has ever claimed: whatever runs, or ran until it was preempted or its worker died, goes on.
+    Raises ``redis.RedisError`` when Valkey cannot be reached.
+    """
+    with every_tenant("the waits of every tenant end"):
+        overdue = list(
+            _live().filter(
+                state=GenerationState.QUEUED, queue_deadline__lte=timezone.now(), cancel_requested_at=None
+            )
+        )
+        ended = sum(end_unclaimed(generation, CancelReason.QUEUE_WAIT_EXCEEDED) for generation in overdue)
+    if ended:
+        _log.info("waits_ended", generations=ended)
+    return ended
 
 
 def _live() -> QuerySet[Generation]:

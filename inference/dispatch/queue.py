@@ -92,15 +92,19 @@ class DispatchQueue:
             )
         )
 
-    def withdraw(self, generation: str, reason: CancelReason, epoch_floor: int = 0) -> Withdrawal:
+    def withdraw(
+        self, generation: str, reason: CancelReason, epoch_floor: int = 0, *, never_claimed: bool = False
+    ) -> Withdrawal:
         """Take the generation out of the queue, or tell its worker to end it within a tick.
 
         ``epoch_floor`` as in ``enqueue``. After ``QUEUED`` and ``UNKNOWN`` no worker can claim it or append to
         its log any more; the caller ends it by ``publishing.append_end`` and settles it. The reason outlives a
         worker that dies before it acts: the next one that claims the generation is told.
+
+        With ``never_claimed`` one that a worker has, or had, is left alone: nobody is told, and it is ``RUNNING``.
         """
         outcome, epoch, last_seq = functions.withdraw(
-            self._client, generation, reason, epoch_floor, keep_ms()
+            self._client, generation, reason, epoch_floor, keep_ms(), int(never_claimed)
         )
         return Withdrawal(WithdrawOutcome(outcome.decode()), epoch, last_seq)
 

@@ -23,6 +23,8 @@ _log = structlog.get_logger(__name__)
 SWEEP: Final = "sweep"
 #: Access ends within a second of its being revoked.
 _REVOKED_S: Final = 0.5
+#: Waits end about when they should. Celery ends them too, for when no worker lives (``inference.tasks``).
+_WAITS_S: Final = 1.0
 _SETTINGS_S: Final = 5.0
 _LAST_SEEN_S: Final = 10.0
 
@@ -74,6 +76,7 @@ def housekeeping_thread(
             Job(SWEEP, sweep_s, recovery.sweep),
             Job("cancel_revoked", _REVOKED_S, recovery.cancel_revoked),
             Job("expire_overdue", sweep_s, recovery.expire_overdue),
+            Job("end_waits", _WAITS_S, recovery.end_waits),
             Job("settings", _SETTINGS_S, settings),
             Job("published_prefixes", _SETTINGS_S, published),
             Job("verdicts", _SETTINGS_S, verdicts),

@@ -31,6 +31,23 @@ app.conf.beat_schedule = {
         "schedule": 60.0,
         "options": {"expires": 60},
     },
+    "tell budget events": {
+        "task": "accounts.tasks.tell_budget_events",
+        "schedule": 10.0,
+        "options": {"expires": 10},
+    },
+    "send webhooks": {"task": "accounts.tasks.send_webhooks", "schedule": 10.0, "options": {"expires": 10}},
+    # A queue without a worker is where the longest wait matters most, and nobody else would look then.
+    "end waits": {"task": "inference.tasks.end_waits", "schedule": 5.0, "options": {"expires": 5}},
     "delete old requests": {"task": "inference.tasks.delete_old_requests", "schedule": crontab(minute="17")},
+    "delete old idempotency keys": {
+        "task": "inference.tasks.delete_old_idempotency_keys",
+        "schedule": crontab(minute="37"),
+    },
+    # At night, UTC: it reads every table of the books.
+    "verify the ledger": {
+        "task": "inference.tasks.verify_ledger",
+        "schedule": crontab(hour="3", minute="47"),
+    },
     "delete old logs": {"task": "signalbox.tasks.delete_old_logs", "schedule": crontab(minute="27")},
 }

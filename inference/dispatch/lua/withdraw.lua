@@ -1,6 +1,7 @@
--- ARGV: generation, reason, epoch floor, milliseconds that its trace is kept.
+-- ARGV: generation, reason, epoch floor, milliseconds that its trace is kept, 1 if only one that was never claimed.
 -- Returns the outcome, the epoch in which its end is to be written, and the last seq of its log.
 local generation, reason, epoch_floor, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local never_claimed = ARGV[5] == '1'
 local key = generation_key(generation)
 local of = redis.call('HMGET', key, 'state', 'epoch', 'closed', 'model', 'worker')
 local state, epoch, closed, model, worker = of[1], tonumber(of[2] or 0), of[3], of[4], of[5]
@@ -23,6 +24,8 @@ elseif not state then
   return take_out('unknown')
 elseif state == 'withdrawn' then
   return {'queued', epoch, last_seq}
+elseif never_claimed and (state == 'running' or epoch > epoch_floor) then
+  return {'running', epoch, last_seq}
 elseif state == 'running' then
   if leased then
     redis.call('HSETNX', key, 'cancel', reason)
