@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from django.http import HttpRequest
 
+from accounts.actors import address_of
 from accounts.authentication import authenticate_key
 from accounts.models import Scope
 from accounts.principal import Principal
@@ -19,18 +20,18 @@ from inference.api.errors import ApiError, ErrorCode, invalid_api_key
 _LONGEST_KEY = 200
 
 
-def authenticate(request: HttpRequest, scopes: Collection[Scope]) -> Principal:
-    """The caller, who holds at least one of ``scopes``. Runs database queries.
+def authenticate(request: HttpRequest) -> Principal:
+    """The caller. Runs database queries. Raises ``ApiError`` or ``InvalidKey``: 401 for every kind of bad key alike."""
+    return authenticate_key(_presented_key(request), address_of(request))
 
-    Raises ``ApiError``: 401 for every kind of bad key alike, 403 for a key without the scope.
-    """
-    principal = authenticate_key(_presented_key(request))
+
+def require_scope(principal: Principal, scopes: Collection[Scope]) -> None:
+    """Raises ``ApiError`` 403 for a caller who holds none of ``scopes``."""
     if not any(scope.value in principal.scopes for scope in scopes):
         needed = " or ".join(f"`{scope.value}`" for scope in scopes)
         raise ApiError(
             ErrorCode.INSUFFICIENT_SCOPE, f"This API key lacks the scope {needed} that this needs."
         )
-    return principal
 
 
 def _presented_key(request: HttpRequest) -> str:

@@ -30,8 +30,9 @@ from inference.api.chat_turns import conversation_id
 from inference.api.errors import ApiError, ErrorCode, as_api_error
 from inference.api.fields import RequestModel
 from inference.api.socket_credentials import require
+from inference.api.streaming import expired
 from inference.conversations import AnswerRecord, ConversationRefusal, ConversationRefused, Summary, Turn
-from inference.messages import CancelReason
+from inference.messages import CancelReason, EndState
 
 _PAGE: Final = 40
 _LARGEST_PAGE: Final = 100
@@ -126,7 +127,9 @@ def _start(request: HttpRequest, user: User) -> HttpResponse:
     require(principal, Scope.INFERENCE)
     if body.lane is not None and not Lane.objects.filter(name=body.lane).exists():
         raise ApiError(ErrorCode.UNKNOWN_LANE, "There is no such lane.", param="lane")
-    started = conversations.start(principal, model=language_models.find(body.model), lane=body.lane)
+    started = conversations.start(
+        principal, model=language_models.find(body.model, principal), lane=body.lane
+    )
     return JsonResponse(_shown(started, principal), status=HTTPStatus.CREATED)
 
 
@@ -216,7 +219,6 @@ def _turn(turn: Turn) -> dict[str, Any]:
 
 def _answer(record: AnswerRecord) -> dict[str, Any]:
     """In the words of the socket's frames, so that the page reads both alike."""
-    failed = record.failure_code or ("generation_expired" if record.state == "expired" else "")
     return {
         "generation": ids.generation_id(record.generation_id),
         "live": record.live,
@@ -227,13 +229,19 @@ def _answer(record: AnswerRecord) -> dict[str, Any]:
         "reason": record.reason,
         "finish_reason": record.finish_reason or None,
         "cancel_reason": record.cancel_reason or None,
-        "error": {"code": failed, "message": record.failure_message or _EXPIRED} if failed else None,
+        "error": _failure(record),
         "usage": Usage.of(record.usage).model_dump(),
         "timings": _timings(record),
     }
 
 
-_EXPIRED: Final = "The generation was ended because it had not finished in time."
+def _failure(record: AnswerRecord) -> dict[str, str] | None:
+    if record.failure_code:
+        return {"code": record.failure_code, "message": record.failure_message}
+    if record.state == EndState.EXPIRED:
+        fault = expired(CancelReason(record.cancel_reason) if record.cancel_reason else None)
+        return {"code": fault.code.value, "message": fault.message}
+    return None
 
 
 def _timings(record: AnswerRecord) -> dict[str, Any]:

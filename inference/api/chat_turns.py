@@ -23,7 +23,7 @@ from inference.api.chat_messages import (
     has_calls,
 )
 from inference.api.frames import Cancel, Generate, Resume
-from inference.api.generations import complete_entries
+from inference.api.reading import complete_entries
 from inference.api.ids import EventId
 from inference.api.prompts import chat_prompt, check_logit_bias
 from inference.api.socket_credentials import Credentials, require
@@ -57,7 +57,7 @@ def accept(frame: Generate, credentials: Credentials) -> Accepted:
     principal = credentials.principal(tenant=frame.tenant, conversation=conversation)
     require(principal, Scope.INFERENCE)
     requested_lane = frame.lane or frame.service_tier
-    model = language_models.find(frame.model)
+    model = language_models.find(frame.model, principal)
     sampling = frame.sampling()
     check_logit_bias(model, sampling.logit_bias)
     messages, within = frame.messages, None

@@ -17,15 +17,18 @@ from asgiref.sync import markcoroutinefunction, sync_to_async
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.utils import timezone
 from pydantic import BaseModel
 
 from accounts.models import Scope
 from accounts.principal import Principal
+from inference import intake
 from inference.api.answers import AnswerModel
 from inference.api.attachment import Attachment, attachment_of
-from inference.api.authentication import authenticate
+from inference.api.authentication import authenticate, require_scope
 from inference.api.bodies import read_body
 from inference.api.errors import ApiError, ErrorCode, as_api_error
+from inference.api.limit_headers import CallLimits
 
 _log = structlog.get_logger(__name__)
 
@@ -39,11 +42,12 @@ class AsyncAnswer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One authenticated request."""
+    """One authenticated request. Who knows its caller's ``limits`` without looking says so there."""
 
     request: HttpRequest
     principal: Principal
     attachment: Attachment
+    limits: CallLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,7 @@ class Parameter:
     schema: dict[str, Any]
     description: str
     location: str = "query"
+    required: bool = False
 
 
 class Endpoint:
@@ -95,8 +100,17 @@ class Endpoint:
         return self.function.__name__
 
     async def __call__(self, request: HttpRequest, **arguments: str) -> HttpResponseBase:
+        limits = CallLimits()
+        response = await self._respond(request, arguments, limits)
+        for name, value in limits.headers(timezone.now()).items():
+            response[name] = value
+        return response
+
+    async def _respond(
+        self, request: HttpRequest, arguments: dict[str, str], limits: CallLimits
+    ) -> HttpResponseBase:
         try:
-            return await self._answer(request, arguments)
+            return await self._answer(request, arguments, limits)
         except Exception as error:  # noqa: BLE001 — as_api_error logs what nobody foresaw
             fault = as_api_error(error)
             _log.info(
@@ -108,7 +122,9 @@ class Endpoint:
             )
             return fault.response()
 
-    async def _answer(self, request: HttpRequest, arguments: dict[str, str]) -> HttpResponseBase:
+    async def _answer(
+        self, request: HttpRequest, arguments: dict[str, str], limits: CallLimits
+    ) -> HttpResponseBase:
         if request.method not in self.methods:
             raise ApiError(
                 ErrorCode.METHOD_NOT_ALLOWED,
@@ -120,20 +136,32 @@ class Endpoint:
             raise ApiError(ErrorCode.INVALID_VALUE, "The URL must not hold the character NUL.", param="url")
         # Cancelled by a client that hangs up, this returns at once and its thread goes on. But the request is over only
         # when the thread is, so the guard knows what was accepted.
-        answer = await sync_to_async(self._run)(request, arguments)
+        answer = await sync_to_async(self._run)(request, arguments, limits)
         if isinstance(answer, AnswerModel):
             return json_response(answer)
         return await answer.respond()
 
-    def _run(self, request: HttpRequest, arguments: dict[str, str]) -> AnswerModel | AsyncAnswer:
+    def _run(
+        self, request: HttpRequest, arguments: dict[str, str], limits: CallLimits
+    ) -> AnswerModel | AsyncAnswer:
         try:
-            call = Call(request, authenticate(request, self.scopes), attachment_of(request))
-            if self.body is None:
-                return self.function(call, **arguments)
-            return self.function(call, read_body(request, self.body), **arguments)
+            principal = authenticate(request)
+            try:
+                require_scope(principal, self.scopes)
+                return self._called(Call(request, principal, attachment_of(request), limits), arguments)
+            except intake.Refused as refusal:
+                limits.refused_by(refusal.limit)
+                raise
+            finally:
+                limits.look_up(principal)
         finally:
             # What comes next may take minutes: no connection is held meanwhile.
             connections.close_all()
+
+    def _called(self, call: Call, arguments: dict[str, str]) -> AnswerModel | AsyncAnswer:
+        if self.body is None:
+            return self.function(call, **arguments)
+        return self.function(call, read_body(call.request, self.body), **arguments)
 
 
 def endpoint(

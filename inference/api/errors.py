@@ -1,7 +1,8 @@
 """Everything that can go wrong below ``/v1``, in one shape.
 
 Every error is ``{"error": {"message", "type", "param", "code"}}``. An ``ErrorCode`` fixes the status, the type and
-whether a retry can mend it, so that the same code never means two things.
+whether a retry can mend it, so that the same code never means two things. What a limit refuses names the ``limit``
+beside the four keys.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rest_framework.response import Response
 from accounts.authentication import InvalidKey
 from accounts.key_text import CONTAINS_KEY
 from inference import intake
+from inference.api.limit_answers import ShortLimit
 from inference.dispatch.delivery import LogExpired, StreamDiverged
 
 _log = structlog.get_logger(__name__)
@@ -54,7 +56,6 @@ class ErrorCode(StrEnum):
     INVALID_TYPE = "invalid_type"
     INVALID_VALUE = "invalid_value"
     UNSUPPORTED_PARAMETER = "unsupported_parameter"
-    UNSUPPORTED_HEADER = "unsupported_header"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     INVALID_PROMPT = "invalid_prompt"
     UNKNOWN_LANE = "unknown_lane"
@@ -67,13 +68,22 @@ class ErrorCode(StrEnum):
     UNKNOWN_URL = "unknown_url"
     MODEL_NOT_FOUND = "model_not_found"
     GENERATION_NOT_FOUND = "generation_not_found"
+    PROJECT_NOT_FOUND = "project_not_found"
+    API_KEY_NOT_FOUND = "api_key_not_found"
+    SERVICE_ACCOUNT_NOT_FOUND = "service_account_not_found"
+    RATE_LIMIT_NOT_FOUND = "rate_limit_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     EVENTS_EXPIRED = "events_expired"
     # The generation did not end as its client meant.
     GENERATION_CANCELLED = "generation_cancelled"
     GENERATION_EXPIRED = "generation_expired"
+    QUEUE_WAIT_EXCEEDED = "queue_wait_exceeded"
     GENERATION_FAILED = "generation_failed"
     STREAM_DIVERGED = "stream_diverged"
+    # The request's name stands for another one.
+    IDEMPOTENCY_CONFLICT = "idempotency_conflict"
+    # What is to change is not in a state for it.
+    CONFLICT = "conflict"
     # The body cannot be taken.
     REQUEST_TOO_LARGE = "request_too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
@@ -117,12 +127,19 @@ _KINDS: Final[dict[ErrorCode, _Kind]] = {
     ErrorCode.UNKNOWN_URL: _NOT_FOUND,
     ErrorCode.MODEL_NOT_FOUND: _NOT_FOUND,
     ErrorCode.GENERATION_NOT_FOUND: _NOT_FOUND,
+    ErrorCode.PROJECT_NOT_FOUND: _NOT_FOUND,
+    ErrorCode.API_KEY_NOT_FOUND: _NOT_FOUND,
+    ErrorCode.SERVICE_ACCOUNT_NOT_FOUND: _NOT_FOUND,
+    ErrorCode.RATE_LIMIT_NOT_FOUND: _NOT_FOUND,
     ErrorCode.METHOD_NOT_ALLOWED: _invalid(HTTPStatus.METHOD_NOT_ALLOWED),
     ErrorCode.EVENTS_EXPIRED: _invalid(HTTPStatus.GONE),
     # Clients retry 409 and 5xx by themselves: for an answer that somebody ended on purpose that is wrong.
     ErrorCode.GENERATION_CANCELLED: _invalid(HTTPStatus.CONFLICT),
     ErrorCode.STREAM_DIVERGED: _invalid(HTTPStatus.CONFLICT),
+    ErrorCode.IDEMPOTENCY_CONFLICT: _invalid(HTTPStatus.CONFLICT),
+    ErrorCode.CONFLICT: _invalid(HTTPStatus.CONFLICT),
     ErrorCode.GENERATION_EXPIRED: _UNAVAILABLE,
+    ErrorCode.QUEUE_WAIT_EXCEEDED: _UNAVAILABLE,
     ErrorCode.GENERATION_FAILED: _Kind(HTTPStatus.INTERNAL_SERVER_ERROR, ErrorType.SERVER, retry=None),
     ErrorCode.REQUEST_TOO_LARGE: _invalid(HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     ErrorCode.UNSUPPORTED_MEDIA_TYPE: _invalid(HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
@@ -143,7 +160,8 @@ _MUST_WAIT: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABL
 class ApiError(Exception):
     """An error for the client. ``param`` names the field at fault, as in ``messages[0].content``.
 
-    ``failure`` is a generation's own failure code, which takes the place of the general one in the answer.
+    ``failure`` is a generation's own failure code, which takes the place of the general one in the answer. ``limit`` is
+    the limit that refused; without ``retry_after_s`` it always will, and no retry can mend it.
     """
 
     def __init__(
@@ -154,6 +172,7 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
         failure: str | None = None,
+        limit: ShortLimit | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
@@ -162,9 +181,10 @@ class ApiError(Exception):
         self.message = hide_keys(message)
         self.param = param if param is None else hide_keys(param)
         self.failure = failure
+        self.limit = limit
         self.headers = headers or {}
         self.retry_after_s = retry_after_s
-        if retry_after_s is None and self.status in _MUST_WAIT:
+        if retry_after_s is None and limit is None and self.status in _MUST_WAIT:
             self.retry_after_s = UNAVAILABLE_RETRY_AFTER_S
 
     @property
@@ -175,16 +195,24 @@ class ApiError(Exception):
     def status(self) -> HTTPStatus:
         return self.kind.status
 
+    @property
+    def retry(self) -> bool | None:
+        """Whether the same request can succeed when it is sent again; None where a client's own rules are right."""
+        if self.limit is not None and self.retry_after_s is None:
+            return False
+        return self.kind.retry
+
     def body(self) -> dict[str, Any]:
         """The answer's body, all four keys present."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind.type.value,
-                "param": self.param,
-                "code": self.failure or self.code.value,
-            }
+        error: dict[str, Any] = {
+            "message": self.message,
+            "type": self.kind.type.value,
+            "param": self.param,
+            "code": self.failure or self.code.value,
         }
+        if self.limit is not None:
+            error["limit"] = self.limit.model_dump(mode="json")
+        return {"error": error}
 
     def response_headers(self) -> dict[str, str]:
         """What tells a client whether, and when, to try again."""
@@ -192,8 +220,8 @@ class ApiError(Exception):
         if self.retry_after_s is not None:
             headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
             headers["retry-after-ms"] = str(max(1, math.ceil(self.retry_after_s * 1000)))
-        if self.kind.retry is not None:
-            headers["x-should-retry"] = "true" if self.kind.retry else "false"
+        if self.retry is not None:
+            headers["x-should-retry"] = "true" if self.retry else "false"
         if self.status == HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = 'Bearer realm="signalbox"'
         return headers
@@ -242,6 +270,7 @@ def as_api_error(error: BaseException) -> ApiError:
                 error.message,
                 param=error.param,
                 retry_after_s=error.retry_after_s,
+                limit=None if error.limit is None else ShortLimit.of(error.limit, error.subject),
             )
         case LogExpired():
             return ApiError(

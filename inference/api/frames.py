@@ -208,6 +208,8 @@ class Error(Struct, tag="error", tag_field="type", kw_only=True):
     message: str
     param: str | None = None
     retry_after_ms: int | None = None
+    #: Where a limit refused: which, and where it stands.
+    limit: dict[str, Any] | UnsetType = UNSET
     ref: str | UnsetType = UNSET
     generation: str | UnsetType = UNSET
 

@@ -8,12 +8,13 @@ from typing import Final
 
 from django.http.response import HttpResponseBase
 
-from inference import intake
-from inference.api import ids, language_models
+from inference import idempotency, intake
+from inference.api import idempotent, ids, language_models
 from inference.api.answers import Head, Shape
-from inference.api.endpoint import Call, json_response
-from inference.api.errors import ApiError, ErrorCode, as_api_error
+from inference.api.endpoint import AsyncAnswer, Call
+from inference.api.errors import ApiError, ErrorCode
 from inference.api.prompts import check_logit_bias
+from inference.api.reading import answered, lane_headers, with_headers
 from inference.api.sampling_parameters import GenerationParameters, StreamOptions
 from inference.api.streaming import Answering
 from inference.dispatch.delivery import delivery
@@ -40,26 +41,15 @@ class GenerationAnswer:
         publications = await attachment.follows.enter_async_context(delivery().follow(generation.hex))
         answering = Answering(generation, publications, self.shape, attachment, options=self.options)
         try:
-            response: HttpResponseBase
-            if self.stream:
-                response = await answering.response()
-            else:
-                response = json_response(await answering.whole())
+            response = await answered(answering, stream=self.stream)
         except Exception as error:
-            fault = as_api_error(error)
-            fault.headers.update(self._headers())
-            raise fault from error
+            raise with_headers(error, self._headers()) from error
         for name, value in self._headers().items():
             response[name] = value
         return response
 
     def _headers(self) -> dict[str, str]:
         return lane_headers(self.accepted.admission.lane, ids.generation_id(self.accepted.generation_id))
-
-
-def lane_headers(lane: str, generation: str) -> dict[str, str]:
-    """Where a generation ran, and what it is called."""
-    return {"x-signalbox-lane": lane, "x-signalbox-generation": generation}
 
 
 def generate(
@@ -69,19 +59,16 @@ def generate(
     route: str,
     prompt_of: Callable[[LanguageModel], list[int]],
     shape_of: Callable[[Head], Shape],
-) -> GenerationAnswer:
+) -> AsyncAnswer:
     """Accept a generation for a valid ``body``. Runs in the request's thread.
 
     Raises ``ApiError`` or ``intake.Refused``; nothing is reserved or queued then.
     """
     requested_lane, lane_field = _requested_lane(call, body)
-    if "Idempotency-Key" in call.request.headers:
-        raise ApiError(
-            ErrorCode.UNSUPPORTED_HEADER,
-            "The header `Idempotency-Key` is not supported by this server: it cannot promise to answer once.",
-            param="Idempotency-Key",
-        )
-    model = language_models.find(body.model)
+    named = idempotent.named_request(call, body, route)
+    if named is not None and (row := idempotent.earlier(named)) is not None:
+        return idempotent.repeated(call, row, stream=body.stream, options=body.options)
+    model = language_models.find(body.model, call.principal)
     sampling: Sampling = body.sampling()
     check_logit_bias(model, sampling.logit_bias)
     submission = Submission(
@@ -92,15 +79,25 @@ def generate(
         max_tokens=body.answer_tokens,
         stop=tuple(body.stop),
         requested_lane=requested_lane,
-        keep_output=body.options.resumable,
+        keep_output=body.options.resumable or named is not None,
     )
     try:
-        accepted = intake.accept(call.principal, submission)
+        accepted = intake.accept(
+            call.principal, submission, within=None if named is None else idempotency.claim(named)
+        )
+    except idempotency.AlreadyMade:
+        # Sent twice at once: the other one was faster.
+        return generate(call, body, route=route, prompt_of=prompt_of, shape_of=shape_of)
     except intake.Refused as refusal:
+        # Sent twice at once, and the other one took what was left.
+        if named is not None and (row := idempotent.earlier(named)) is not None:
+            return idempotent.repeated(call, row, stream=body.stream, options=body.options)
         if refusal.code is RefusalCode.UNKNOWN_LANE:
             refusal.param = lane_field
         raise
-    if not body.options.resumable:
+    call.limits.are(accepted.limits)
+    # Whoever names a request means to send it again if the answer is lost: then leaving does not end it.
+    if not body.options.resumable and named is None:
         call.attachment.generation_id = accepted.generation_id
     head = Head(
         generation=accepted.generation_id,

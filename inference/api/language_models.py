@@ -1,9 +1,10 @@
-"""Which models a caller may use. Every model that is not retired is offered to every tenant."""
+"""Which models a caller may use. All that are not retired are offered to every tenant; a key may be held to some."""
 
 from __future__ import annotations
 
 from django.db.models import QuerySet
 
+from accounts.principal import Principal
 from inference.api.errors import ApiError, ErrorCode, shown
 from inference.models import LanguageModel
 
@@ -13,9 +14,16 @@ def offered() -> QuerySet[LanguageModel]:
     return LanguageModel.objects.filter(retired_at=None).order_by("name")
 
 
-def find(name: str) -> LanguageModel:
-    """The offered model called ``name``. Raises ``ApiError`` 404."""
-    model = offered().filter(name=name).first()
+def usable(principal: Principal) -> QuerySet[LanguageModel]:
+    """Those of them that ``principal`` may use."""
+    if not principal.allowed_models:
+        return offered()
+    return offered().filter(name__in=principal.allowed_models)
+
+
+def find(name: str, principal: Principal) -> LanguageModel:
+    """The model called ``name``, if it is offered and ``principal`` may use it. Raises ``ApiError`` 404 for others."""
+    model = offered().filter(name=name).first() if principal.may_use(name) else None
     if model is None:
         raise ApiError(
             ErrorCode.MODEL_NOT_FOUND,

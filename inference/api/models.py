@@ -55,7 +55,7 @@ def _described(model: LanguageModel) -> Model:
 )
 def list_models(call: Call) -> ModelList:
     """The models that this key may use, by name."""
-    models, has_more = page_of(call.request, language_models.offered(), key="name")
+    models, has_more = page_of(call.request, language_models.usable(call.principal), key="name")
     data = [_described(model) for model in models]
     return ModelList(
         data=data,
@@ -75,4 +75,4 @@ def list_models(call: Call) -> ModelList:
 )
 def retrieve_model(call: Call, model_id: str) -> Model:
     """One model. Its id may hold slashes."""
-    return _described(language_models.find(model_id))
+    return _described(language_models.find(model_id, call.principal))

@@ -18,6 +18,9 @@ from pydantic.json_schema import models_json_schema
 from inference.api.answers import AnswerModel
 from inference.api.endpoint import Endpoint, Parameter
 from inference.api.errors import ApiError, ErrorCode, ErrorType
+from inference.api.limit_answers import ShortLimit
+from inference.api.limit_headers import HEADERS
+from inference.api.resource import endpoints_of
 
 _PREFIX: Final = "/v1/"
 _CONVERTER: Final = re.compile(r"<(?:\w+:)?(\w+)>")
@@ -36,6 +39,9 @@ _WITH_A_BODY: Final = (
     ErrorCode.REQUEST_TOO_LARGE,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
 )
+_LIMIT_HEADERS: Final = {
+    name: {"schema": {"type": "string"}, "description": description} for name, description in HEADERS.items()
+}
 _LANE_HEADER: Final = Parameter(
     name="X-Priority",
     location="header",
@@ -45,7 +51,7 @@ _LANE_HEADER: Final = Parameter(
 
 
 class ErrorDetail(AnswerModel):
-    """What went wrong. All four keys are always there."""
+    """What went wrong. The first four keys are always there."""
 
     message: str
     type: ErrorType
@@ -53,6 +59,8 @@ class ErrorDetail(AnswerModel):
     """The field at fault, as in `messages[0].content`."""
     code: str | None
     """What exactly went wrong; see the API's page on errors."""
+    limit: ShortLimit | None = None
+    """Only where a limit refused: which one, and where it stands."""
 
 
 class ErrorAnswer(AnswerModel):
@@ -67,9 +75,9 @@ def describe_endpoints(result: dict[str, Any], generator: Any, request: Any, pub
     from inference.api.urls import urlpatterns
 
     routes = [
-        (_PREFIX + _CONVERTER.sub(r"{\1}", str(pattern.pattern)), pattern.callback)
+        (_PREFIX + _CONVERTER.sub(r"{\1}", str(pattern.pattern)), endpoint)
         for pattern in urlpatterns
-        if isinstance(pattern.callback, Endpoint)
+        for endpoint in endpoints_of(pattern.callback)
     ]
     components = result.setdefault("components", {})
     components.setdefault("schemas", {}).update(_schemas(endpoint for _, endpoint in routes))
@@ -99,7 +107,7 @@ def _schemas(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 
 def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
-    parameters = [*endpoint.parameters, *([_LANE_HEADER] if endpoint.body else [])]
+    parameters = [*endpoint.parameters, *([_LANE_HEADER] if endpoint.body and endpoint.chunk else [])]
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "summary": endpoint.summary,
@@ -112,7 +120,13 @@ def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
                 for name in re.findall(r"{(\w+)}", path)
             ),
             *(
-                {"name": p.name, "in": p.location, "schema": p.schema, "description": p.description}
+                {
+                    "name": p.name,
+                    "in": p.location,
+                    "required": p.required,
+                    "schema": p.schema,
+                    "description": p.description,
+                }
                 for p in parameters
             ),
         ],
@@ -137,7 +151,7 @@ def _success(endpoint: Endpoint) -> dict[str, Any]:
                 "description": f"Events whose data is a `{endpoint.chunk.__name__}`, then `[DONE]`.",
             }
         }
-    return {"description": endpoint.summary, "content": content}
+    return {"description": endpoint.summary, "headers": _LIMIT_HEADERS, "content": content}
 
 
 def _errors(endpoint: Endpoint) -> dict[str, Any]:
@@ -148,6 +162,7 @@ def _errors(endpoint: Endpoint) -> dict[str, Any]:
     return {
         str(status.value): {
             "description": ", ".join(dict.fromkeys(names)),
+            **({"headers": _LIMIT_HEADERS} if status != HTTPStatus.UNAUTHORIZED else {}),
             "content": {"application/json": {"schema": _ref(ErrorAnswer)}},
         }
         for status, names in sorted(by_status.items())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from accounts.authentication import NotAMember
 from inference.api.errors import as_api_error
 from inference.api.frame_errors import FrameError, FrameErrorCode
@@ -21,4 +23,10 @@ def error_frame(error: Exception) -> Error:
     fault = as_api_error(error)
     body = fault.body()["error"]
     wait_ms = None if fault.retry_after_s is None else max(1, round(fault.retry_after_s * 1000))
-    return Error(code=body["code"], message=body["message"], param=body["param"], retry_after_ms=wait_ms)
+    return Error(
+        code=body["code"],
+        message=body["message"],
+        param=body["param"],
+        retry_after_ms=wait_ms,
+        limit=body.get("limit", UNSET),
+    )

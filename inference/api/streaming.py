@@ -64,12 +64,23 @@ def failure_of(end: End) -> ApiError:
         )
         return ApiError(code, message)
     if end.state is EndState.EXPIRED:
-        return ApiError(
-            ErrorCode.GENERATION_EXPIRED, "The generation was ended because it had not finished in time."
-        )
+        return expired(end.cancel_reason)
     if end.failure is not None:
         return ApiError(ErrorCode.GENERATION_FAILED, end.failure.message, failure=end.failure.code)
     return ApiError(ErrorCode.GENERATION_FAILED, "The generation failed.")
+
+
+def expired(reason: CancelReason | None) -> ApiError:
+    """What the client of a generation is told that was ended for taking too long."""
+    if reason is CancelReason.QUEUE_WAIT_EXCEEDED:
+        return ApiError(
+            ErrorCode.QUEUE_WAIT_EXCEEDED,
+            "The generation was ended because it had waited for a worker for longer than its entitlement lets it wait. "
+            "Nothing of it was run, and it costs nothing.",
+        )
+    return ApiError(
+        ErrorCode.GENERATION_EXPIRED, "The generation was ended because it had not finished in time."
+    )
 
 
 class Publications(Protocol):

@@ -1,4 +1,7 @@
-"""Valkey clients, made in one place. Only ``inference.dispatch`` and ``accounts.log_in_counters`` work with them."""
+"""Valkey clients, made in one place.
+
+Only ``inference.dispatch``, ``accounts.rates`` and ``accounts.log_in_counters`` work with them.
+"""
 
 from __future__ import annotations
 

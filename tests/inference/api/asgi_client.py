@@ -32,7 +32,7 @@ class Answer:
         body = self.json()
         assert set(body) == {"error"}, body
         error = body["error"]
-        assert set(error) == {"message", "type", "param", "code"}, error
+        assert set(error) - {"limit"} == {"message", "type", "param", "code"}, error
         return dict(error)
 
 

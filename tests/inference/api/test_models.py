@@ -4,9 +4,13 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
+from accounts.models import Tenant
 from inference.models import LanguageModel
-from tests.factories import LanguageModelFactory
+from tests.factories import ApiKeyFactory, LanguageModelFactory
 from tests.inference.api.asgi_client import AsgiClient
+from tests.inference.api.bodies import CHAT, TEXT, chat, text
+from tests.inference.api.hand import Hand
+from tests.inference.api.socket_client import Connect
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -87,3 +91,37 @@ async def test_what_follows_the_last_entry_is_an_empty_page(api: AsgiClient) -> 
 
 async def test_head_asks_for_what_get_does(api: AsgiClient) -> None:
     assert (await api.request("HEAD", "/v1/models")).status == 200
+
+
+@sync_to_async
+def key_for(tenant: Tenant, *models: str) -> str:
+    return str(ApiKeyFactory(tenant=tenant, allowed_models=list(models)).raw)
+
+
+async def test_a_key_that_is_held_to_some_models_finds_no_others_anywhere(
+    tenant: Tenant, model: LanguageModel, connect: Connect
+) -> None:
+    await add_models("a", "b")
+    key = await key_for(tenant, "b", "gone")
+    api = AsgiClient(key)
+    assert [each["id"] for each in (await api.get("/v1/models")).json()["data"]] == ["b"]
+    assert (await api.get("/v1/models/b")).status == 200
+    hidden, unknown = await api.get("/v1/models/a"), await api.get("/v1/models/c")
+    assert (hidden.status, hidden.error["code"]) == (404, "model_not_found")
+    assert hidden.body == unknown.body.replace(b"`c`", b"`a`"), "it is told apart from nothing"
+    for path, body in ((CHAT, chat(model="a")), (TEXT, text(model="a"))):
+        for stream in (False, True):
+            answer = await api.post(path, {**body, "stream": stream})
+            assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+    socket = await connect(key=key)
+    await socket.send(type="generate", ref="1", **chat(model="a"))
+    assert (await socket.until_error())["code"] == "model_not_found"
+
+
+async def test_a_key_that_is_held_to_some_models_may_use_those(
+    tenant: Tenant, model: LanguageModel, hand: Hand
+) -> None:
+    api = AsgiClient(await key_for(tenant, "tiny/model"))
+    async with api.open("POST", CHAT, chat()) as exchange:
+        await hand.answer(["Hi"])
+        assert (await exchange.end()).status == 200

@@ -4,6 +4,9 @@
 const ERRORS = {
   queue_full: ["Too many questions are waiting", true],
   overloaded: ["The server is at its limit", true],
+  insufficient_quota: ["Your tenant's budget does not reach for this", false],
+  rate_limit_exceeded: ["Your tenant asks for too much in a minute", true],
+  concurrency_limit_exceeded: ["Too many of your tenant's answers are being written", true],
   queue_unavailable: ["The server's queue cannot be reached", true],
   service_unavailable: ["A part of the server cannot be reached", true],
   internal_error: ["The server failed on this", true],
@@ -19,6 +22,7 @@ const ERRORS = {
   conversation_changed: ["This chat has changed in another window", false],
   conversation_not_found: ["This chat does not exist any more", false],
   generation_expired: ["The question waited too long", true],
+  queue_wait_exceeded: ["The question waited too long", true],
   frame_too_large: ["This message is too long to send", false],
   connection_lost: ["The connection was lost", true],
 };
@@ -49,10 +53,15 @@ export function endNote(finishReason, cancelReason) {
   }
 }
 
+const OTHER_LANE = {
+  not_entitled: "Your tenant is not entitled to it",
+  stepped_down: "What your tenant may use of it is used up",
+};
+
 /** Why an answer ran in another lane than was asked for, or "" when it did not. */
 export function laneNote({ lane, requestedLane, reason }) {
-  if (reason !== "not_entitled" || !requestedLane) return "";
-  return `You asked for the ${requestedLane} lane. Your tenant is not entitled to it, so this ran in the ${lane} lane.`;
+  if (!OTHER_LANE[reason] || !requestedLane) return "";
+  return `You asked for the ${requestedLane} lane. ${OTHER_LANE[reason]}, so this ran in the ${lane} lane.`;
 }
 
 const REASONS = {
@@ -60,6 +69,7 @@ const REASONS = {
   key_default: "the key's default",
   tenant_default: "the default",
   not_entitled: "the next lower one you may use",
+  stepped_down: "the other was used up",
 };
 
 export function laneReason(reason) {
