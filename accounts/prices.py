@@ -109,7 +109,7 @@ def add(
 def withdraw(*, price: Price, actor: Actor) -> None:
     """Take back a price that does not hold yet. Raises ``ChangeRefused`` for one that does: add another instead."""
     with transaction.atomic():
-        found = Price.objects.select_for_update().filter(id=price.id).first()
+        found = Price.objects.select_for_update().filter(id=price.id).order_by("id").first()
         if found is None:
             return
         if found.valid_from <= timezone.now():

@@ -2,7 +2,7 @@
 
 It may run beside traffic and beside itself. Everything is read in chunks, and what seems wrong is
 looked at again where nothing can be in flight: under the allowance's lock, with the generation's row locked, or between
-two readings of the ledger. What it repairs, if it is asked to, follows from what it has compared; the rest is only told.
+two readings of the ledger. What it repairs, if asked to, follows from what it has compared; the rest is only told.
 """
 
 from __future__ import annotations

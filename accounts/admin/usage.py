@@ -3,10 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseBase
+from django.urls import path
 from unfold.decorators import display
 
+from accounts.admin import usage_page
 from accounts.admin.base import RecordAdmin
 from accounts.admin.filters import titled
 from accounts.admin.generation_records import GenerationRecordAdmin
@@ -68,6 +71,10 @@ class _NamedRecordAdmin(RecordAdmin):
     def rejected(self, row: Any) -> str:
         return number(row.rejected_prediction_tokens)
 
+    @display(description="Cost")
+    def cost_words(self, row: Any) -> str:
+        return f"{usage_page.money(row.cost)} {row.currency}" if row.currency else EMPTY
+
 
 class TenantIdFilter(admin.SimpleListFilter):
     title = "tenant"
@@ -91,6 +98,7 @@ class LedgerEntryAdmin(_NamedRecordAdmin, GenerationRecordAdmin):
         "prompt",
         "cached",
         "completion",
+        "cost_words",
         "when",
     )
     list_display_links = ("short",)
@@ -110,10 +118,11 @@ class LedgerEntryAdmin(_NamedRecordAdmin, GenerationRecordAdmin):
                     "completion",
                     "accepted",
                     "rejected",
+                    "cost_words",
                 ),
                 "description": "Tokens, written once, in the transaction that ended the generation. Every other view "
                 "of usage is a sum of these. What was drafted and kept is part of the answer; what was drafted in "
-                "vain is part of nothing, and costs its tenant nothing.",
+                "vain is part of nothing, and costs its tenant nothing. The cost is by the price of that time.",
             },
         ),
         ("Whose", {"fields": ("tenant_name", "key_name", "exact_time")}),
@@ -127,6 +136,7 @@ class LedgerEntryAdmin(_NamedRecordAdmin, GenerationRecordAdmin):
         "completion",
         "accepted",
         "rejected",
+        "cost_words",
         "exact_time",
     )
 
@@ -151,6 +161,7 @@ class UsageRollupAdmin(_NamedRecordAdmin):
         "prompt",
         "cached",
         "completion",
+        "cost_words",
     )
     list_display_links = ("hour_column",)
     list_filter = (TenantIdFilter, "lane", "hour")
@@ -170,6 +181,7 @@ class UsageRollupAdmin(_NamedRecordAdmin):
                     "completion",
                     "accepted",
                     "rejected",
+                    "cost_words",
                 ),
                 "description": "Summed from the ledger about once a minute; can be made anew from it at any time.",
             },
@@ -186,7 +198,28 @@ class UsageRollupAdmin(_NamedRecordAdmin):
         "completion",
         "accepted",
         "rejected",
+        "cost_words",
     )
+
+    def get_urls(self) -> list[Any]:
+        viewed = self.admin_site.admin_view
+        return [
+            path("usage/", viewed(self.usage), name="accounts_usage"),
+            path("usage/csv/", viewed(self.usage_as_csv), name="accounts_usage_csv"),
+            *super().get_urls(),
+        ]
+
+    def usage(self, request: HttpRequest) -> HttpResponseBase:
+        """What was used, of any time, in figures, plots and tables."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return usage_page.page(self.admin_site, request)
+
+    def usage_as_csv(self, request: HttpRequest) -> HttpResponseBase:
+        """The same, parted by everything."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return usage_page.export(request)
 
     @display(description="Hour from")
     def hour_column(self, rollup: UsageRollup) -> str:

@@ -22,11 +22,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from accounts.models import Lane
+from inference import ledger_check
 from inference.dispatch.heartbeats import heartbeats
 from inference.dispatch.queue import DispatchQueue
 from inference.messages import Heartbeat
 from inference.models import LanguageModel
 from signalbox import secret_files, store
+from signalbox.notification_metrics import NotificationCollector
 from signalbox.web_metrics import registry
 
 _log = structlog.get_logger(__name__)
@@ -148,6 +150,7 @@ class StoreCollector(Collector):
         try:
             families += WorkerCollector(heartbeats(client), time.time()).collect()
             families += QueueCollector(DispatchQueue(client), models, lanes).collect()
+            families += _last_ledger_check()
         except redis.RedisError as error:
             _log.warning("metrics_without_store", error=str(error))
             families.clear()
@@ -155,9 +158,30 @@ class StoreCollector(Collector):
         yield from families
 
 
+def _last_ledger_check() -> Iterator[Metric]:
+    """What the last check of the books left; nothing, where there was none for days."""
+    last = ledger_check.last_check()
+    if last is None:
+        return
+    findings = GaugeMetricFamily(
+        "signalbox_ledger_findings",
+        "What the last check of the books found and did not repair; see docs/ledger.md.",
+        labels=["code"],
+    )
+    for code, count in last.findings.items():
+        findings.add_metric([code], count)
+    yield findings
+    yield GaugeMetricFamily(
+        "signalbox_ledger_last_check_timestamp_seconds",
+        "When the books were last checked, in Unix time.",
+        last.at,
+    )
+
+
 def _render() -> bytes:
     shared = CollectorRegistry()
     shared.register(StoreCollector())
+    shared.register(NotificationCollector())
     return generate_latest(registry) + generate_latest(shared)
 
 
