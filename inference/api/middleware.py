@@ -24,6 +24,20 @@ ROUTES: Final = (
     "GET /v1/generations/{id}",
     "GET /v1/generations/{id}/events",
     "POST /v1/generations/{id}/cancel",
+    "GET /v1/limits",
+    "GET /v1/usage",
+    "GET|POST /v1/organization/projects",
+    "GET|POST /v1/organization/projects/{id}",
+    "POST /v1/organization/projects/{id}/archive",
+    "GET|POST /v1/organization/projects/{id}/api_keys",
+    "GET|POST|DELETE /v1/organization/projects/{id}/api_keys/{id}",
+    "POST /v1/organization/projects/{id}/api_keys/{id}/rotate",
+    "GET|POST /v1/organization/projects/{id}/service_accounts",
+    "GET|DELETE /v1/organization/projects/{id}/service_accounts/{id}",
+    "GET /v1/organization/projects/{id}/rate_limits",
+    "POST /v1/organization/projects/{id}/rate_limits/{id}",
+    "GET /v1/organization/usage/completions",
+    "GET /v1/organization/costs",
 )
 _NOTHING_THERE: Final = f"There is nothing at this URL. There are: {', '.join(ROUTES)}."
 

@@ -10,8 +10,11 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from inference.api.chat_completions import create_chat_completion
 from inference.api.completions import create_completion
 from inference.api.generations import cancel_generation, read_events, retrieve_generation
+from inference.api.limits import retrieve_limits
 from inference.api.middleware import unknown_url
 from inference.api.models import list_models, retrieve_model
+from inference.api.organization.urls import urlpatterns as organization_urlpatterns
+from inference.api.usage import retrieve_usage
 
 urlpatterns: Final[list[URLPattern]] = [
     path("models", list_models),
@@ -21,6 +24,9 @@ urlpatterns: Final[list[URLPattern]] = [
     path("generations/<str:generation_id>", retrieve_generation),
     path("generations/<str:generation_id>/events", read_events),
     path("generations/<str:generation_id>/cancel", cancel_generation),
+    path("limits", retrieve_limits),
+    path("usage", retrieve_usage),
+    *organization_urlpatterns,
     re_path("", unknown_url),
 ]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from inference.api.sampling_parameters import StreamOptions
 from inference.api.urls import urlpatterns
 from signalbox.configuration import ROOT
 
-PAGE = (Path(ROOT) / "docs" / "api.md").read_text()
+DOCS = Path(ROOT) / "docs"
+PAGE = (DOCS / "api.md").read_text()
+PAGES = PAGE + (DOCS / "organization-api.md").read_text()
 
 
 def test_the_page_names_every_error_code() -> None:
@@ -23,9 +26,6 @@ def test_the_page_names_every_parameter(model: type[ChatCompletionRequest]) -> N
     assert [name for name in model.model_fields if f"`{name}`" not in PAGE] == []
 
 
-def test_the_page_names_every_route() -> None:
-    routes = [str(pattern.pattern) for pattern in urlpatterns[:-1]]
-    words = [
-        route.replace("<path:model_id>", "{id}").replace("<str:generation_id>", "{id}") for route in routes
-    ]
-    assert [word for word in words if f"/v1/{word}`" not in PAGE] == []
+def test_the_pages_name_every_route() -> None:
+    routes = [re.sub(r"<\w+:\w+>", "{id}", str(pattern.pattern)) for pattern in urlpatterns[:-1]]
+    assert [route for route in routes if f"/v1/{route}`" not in PAGES] == []
