@@ -25,7 +25,7 @@ OTHERS: Final = "all others"
 _TICKS: Final = 4
 _LABELS: Final = 7
 _ROUND_HOURS: Final = (1, 2, 3, 4, 6, 12, 24)
-#: Nearer to an end of the axis than so much, in percent, a label does not stick out of it.
+#: Nearer to the end of the axis than so much, in percent, a label stands before its place: there is no room behind.
 _EDGE: Final = 5
 #: The part of its place that a column fills.
 _FILL: Final = 0.78
@@ -83,7 +83,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A label at an axis, and where it stands. ``anchor``: ``start``, ``middle`` or ``end``."""
+    """A label at an axis, and where it stands. ``anchor``: ``middle``, or ``end`` where it would stick out."""
 
     at: float
     label: str
@@ -246,7 +246,7 @@ def _time_axis(starts: Sequence[datetime], ends: Sequence[datetime], zone: ZoneI
 
 
 def _tick(at: float, label: str) -> Tick:
-    return Tick(round(at, 3), label, "start" if at < _EDGE else "end" if at > 100 - _EDGE else "middle")
+    return Tick(round(at, 3), label, "end" if at > 100 - _EDGE else "middle")
 
 
 def _when(start: datetime, end: datetime, zone: ZoneInfo) -> str:

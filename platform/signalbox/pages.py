@@ -1,18 +1,16 @@
-"""The pages that people see: the chat, and the password. ``sign_in`` has those before them."""
+"""The pages that people see: chat, password, and their tenants' own areas. ``sign_in`` has those before them."""
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from csp.constants import NONE, SELF
-from csp.decorators import csp_replace
 from django import forms
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, URLResolver, include, path
-from django.views.decorators.cache import never_cache
+from django.views.generic import RedirectView
 
 from accounts import users
 from accounts.actors import actor_of
@@ -20,22 +18,8 @@ from accounts.models import User
 from accounts.refusals import ChangeRefused
 from inference.api import chat_conversations
 from inference.api.socket_credentials import recheck_sockets
+from signalbox.page_policy import strict
 from signalbox.sign_in import SignIn, SignOut
-
-#: Our own pages need no inline script or style, and let no string become HTML but through the sanitizer.
-_STRICT: Final = {
-    "script-src": [SELF],
-    "style-src": [SELF],
-    "img-src": [SELF],
-    "font-src": [NONE],
-    "require-trusted-types-for": ["'script'"],
-    "trusted-types": ["dompurify"],
-}
-
-
-def strict(view: Any) -> Any:
-    """``view`` under the strictest content security policy, and in nobody's cache."""
-    return never_cache(csp_replace(_STRICT)(view))
 
 
 def _user(request: HttpRequest) -> User:
@@ -121,4 +105,6 @@ page_urls: list[URLPattern | URLResolver] = [
     path("login/", strict(SignIn.as_view()), name="login"),
     path("logout/", strict(SignOut.as_view()), name="logout"),
     path("password/", strict(change_password), name="password"),
+    path("tenant/", include("accounts.site.urls")),
+    path("tenant", RedirectView.as_view(pattern_name="tenants", query_string=True)),
 ]
