@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import redis
 import time_machine
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from accounts import rates
@@ -112,9 +112,13 @@ class Told:
         return self.used(now) + self.amount(tokens) <= self.rate.limit
 
 
+#: Also to the very millisecond at which something lapses, and to the one before.
+ADVANCES = st.one_of(
+    st.integers(0, 70_000), st.sampled_from([1, WINDOW_MS // 2, WINDOW_MS // 2 - 1, WINDOW_MS - 1, WINDOW_MS])
+)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("advance"), st.integers(0, 70_000)),
+        st.tuples(st.just("advance"), ADVANCES),
         st.tuples(st.just("take"), st.integers(1, 9)),
         st.tuples(st.just("give_back"), st.integers(0, 30)),
         st.tuples(st.just("take_again"), st.integers(0, 30)),
@@ -125,6 +129,10 @@ STEPS = st.lists(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(
+    steps=[("take", 1), ("advance", WINDOW_MS - 1), ("read", 0), ("take", 9), ("advance", 1), ("take", 9)],
+    limits=(2, 9, 3),
+)
 @given(steps=STEPS, limits=st.tuples(st.integers(0, 4), st.integers(0, 20), st.integers(1, 6)))
 def test_no_window_of_60_seconds_holds_more_than_the_limit_and_all_that_fits_is_let_through(
     clock: Clock, steps: list[tuple[str, int]], limits: tuple[int, int, int]
