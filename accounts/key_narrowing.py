@@ -33,7 +33,7 @@ def narrowing_of(key: ApiKey) -> str:
         _briefly(key.allowed_networks, "network"),
         counted(limits, "limit") if limits else "",
     )
-    return " · ".join(part for part in parts if part)
+    return "; ".join(part for part in parts if part)
 
 
 def _briefly(names: Sequence[str], noun: str) -> str:

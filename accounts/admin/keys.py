@@ -67,7 +67,6 @@ class ApiKeyAdmin(SiteModelAdmin):
         "lane",
         "narrowing",
         "used",
-        "created",
     )
     list_display_links = ("named",)
     list_filter = (
@@ -180,10 +179,6 @@ class ApiKeyAdmin(SiteModelAdmin):
     @display(description="Last used (to about a minute)")
     def last_used(self, key: ApiKey) -> str:
         return ago(key.last_used_at, never="never")
-
-    @display(description="Created", ordering="created_at")
-    def created(self, key: ApiKey) -> str:
-        return ago(key.created_at)
 
     @display(description="Begins with")
     def prefix_code(self, key: ApiKey) -> str:

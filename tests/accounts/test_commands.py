@@ -132,7 +132,7 @@ def test_all_that_narrows_a_key_is_said_on_the_command_line_and_taken_back_there
     assert principal.allowed_lanes == {"normal", "low"}
     assert principal.allowed_models == {"small"}
     assert _limits(principal) == Limits(tokens_per_day=1000, requests_per_minute=2, concurrency=0)
-    assert "normal, low · small · 2 networks · 3 limits" in run("key", "list")
+    assert "normal, low; small; 2 networks; 3 limits" in run("key", "list")
 
     prefix = principal.api_key_prefix
     changes = ("--lane", "low", "--concurrency", "none", "--from", "any", "--tokens-per-week", "70")

@@ -168,7 +168,7 @@ def test_the_list_says_briefly_what_each_key_is_narrowed_to(as_operator: Client)
         allowance__tokens_per_day=0,
     )
     page = as_operator.get(_url("changelist")).content.decode()
-    assert "normal, low · small · 2 networks · 1 limit" in page
+    assert "normal, low; small; 2 networks; 1 limit" in page
 
 
 def test_a_key_s_page_costs_as_much_with_limits_as_without(
