@@ -40,6 +40,9 @@ def window_at(
     another time zone since, the new window begins no earlier, so that no moment lies in two.
     """
     first = _first_day(period, at.astimezone(zone).date())
+    # Where clocks are put back over midnight, its date comes round again in the day that has begun.
+    if at >= _midnight(_first_day_after(period, first), zone):
+        first = _first_day_after(period, first)
     starts_at, ends_at = _midnight(first, zone), _midnight(_first_day_after(period, first), zone)
     if previous_end is not None:
         starts_at = max(starts_at, previous_end)
