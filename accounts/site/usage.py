@@ -2,58 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 from urllib.parse import urlencode
-from zoneinfo import ZoneInfo
 
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from accounts import usage_plot
-from accounts.budget_windows import Period, window_at
+from accounts import usage_plot, usage_report
+from accounts.admin.usage_page import money
+from accounts.formatting import number
 from accounts.site.area import Area, in_area
-from accounts.site.usage_table import Names, csv_of, table_of
-from accounts.usage_plot import Amount
-from accounts.usage_queries import Bucket, Group, UsageRow, spans, usage
+from accounts.usage_plot import Amount, Plot
+from accounts.usage_queries import Bucket, Group, UsageRow, spans
+from accounts.usage_report import Figures, Question, figures_of, names_of, rows_of
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
+#: What usage can be told apart by, and what that is called. Members are not: who chats how much is nobody's business.
+GROUPS: Final = {Group.LANE: "lane", Group.MODEL: "model", Group.API_KEY: "key"}
+_COLUMNS: Final = ("generations", "prompt_tokens", "cached_tokens", "completion_tokens")
+
 
 class TimeRange(StrEnum):
-    """The times that can be looked at, each until now."""
+    """The times that can be looked at: so many days of the tenant's calendar, today included."""
 
-    DAY = "24h"
+    TWO_DAYS = "2d"
     WEEK = "7d"
     MONTH = "30d"
     QUARTER = "90d"
 
     @property
     def days(self) -> int:
-        """How many days of the calendar it has, today included; of ``DAY``, 24 hours are meant."""
-        return {TimeRange.DAY: 1, TimeRange.WEEK: 7, TimeRange.MONTH: 30, TimeRange.QUARTER: 90}[self]
-
-    @property
-    def words(self) -> str:
-        """What it is called."""
-        return "24 hours" if self is TimeRange.DAY else f"{self.days} days"
+        """How many days it has."""
+        return int(self.value.removesuffix("d"))
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
         """What it can be divided in: columns must be wide enough to be pointed at."""
         match self:
-            case TimeRange.DAY:
+            case TimeRange.TWO_DAYS:
                 return (Bucket.HOUR,)
             case TimeRange.WEEK:
                 return (Bucket.DAY, Bucket.HOUR)
             case _:
                 return (Bucket.DAY,)
-
-
-#: What usage can be told apart by, and what that is called.
-GROUPS = {Group.LANE: "lane", Group.MODEL: "model", Group.API_KEY: "key"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +70,16 @@ class Asked:
             group=_one_of(tuple(GROUPS), request.GET.get("group"), Group.LANE),
         )
 
-    def times(self, now: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
-        """From when until when: whole days of the calendar of ``zone``, or whole hours of its clock."""
-        today = window_at(Period.DAY, now, zone)
-        if self.time_range is TimeRange.DAY:
-            hours = spans(Bucket.HOUR, today.starts_at, today.ends_at, zone)
-            until = next(span.end for span in hours if span.end > now)
-            return until - timedelta(hours=24), until
-        # Noon is in that day whatever its clocks do.
-        first = now.astimezone(zone).date() - timedelta(days=self.time_range.days - 1)
-        return window_at(Period.DAY, datetime.combine(first, time(12), zone), zone).starts_at, today.ends_at
+    def question(self, area: Area, now: datetime) -> Question:
+        """What the ledger is asked, of this tenant and by its own calendar."""
+        today = now.astimezone(area.zone).date()
+        return Question(
+            first=today - timedelta(days=self.time_range.days - 1),
+            last=today,
+            zone=area.zone,
+            bucket=self.bucket,
+            tenant_id=area.tenant.id,
+        )
 
     @property
     def values(self) -> dict[str, str]:
@@ -95,33 +91,52 @@ class Asked:
         return urlencode({**self.values, **changes})
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One of several ways to look at usage."""
+
+    query: str
+    title: str
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table: what a lane, a model or a key used."""
+
+    name: str
+    figures: Figures
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The figures of its columns, but for the cost."""
+        counts = [self.figures.counts[column] for column in _COLUMNS]
+        return tuple(number(count) for count in (*counts, self.figures.tokens))
+
+    @property
+    def cost(self) -> str:
+        """What it cost, by currency; empty where nothing had a price."""
+        return ", ".join(f"{money(cost)} {currency}" for currency, cost in sorted(self.figures.costs.items()))
+
+
 @in_area()
 def usage_page(request: HttpRequest, area: Area) -> HttpResponse:
     """Usage as plot and table."""
     asked = Asked.of(request)
-    since, until = asked.times(timezone.now(), area.zone)
-    rows = _rows(area, asked, since, until, frozenset({asked.group}))
-    names = Names.of(rows)
-    amounts = [
-        Amount(row.bucket_start, names.of_group(row, asked.group), row.prompt_tokens + row.completion_tokens)
-        for row in rows
-    ]
-    plot = usage_plot.draw(
-        amounts,
-        starts=[span.start for span in spans(asked.bucket, since, until, area.zone)],
-        until=until,
-        zone=area.zone,
-        title=f"Tokens by {asked.bucket.value} and {GROUPS[asked.group]}, {asked.time_range.words}",
-    )
+    question = asked.question(area, timezone.now())
+    rows = rows_of(question, (asked.group,))
+    names = names_of(rows, asked.group)
+    named = [(names[getattr(row, asked.group.column)], row) for row in rows]
     return area.page(
         request,
         "usage",
         {
             "section": "usage",
-            "plot": plot,
-            "table": table_of(rows, names, asked.group),
+            "plot": _plot(asked, question, named),
+            "lines": _lines(named),
+            "total": Line("Total", figures_of(rows)),
             "group_title": GROUPS[asked.group].capitalize(),
-            "ranges": _links(asked, "range", {one.value: one.words for one in TimeRange}),
+            "ranges": _links(asked, "range", {one.value: f"{one.days} days" for one in TimeRange}),
             "buckets": _links(
                 asked, "bucket", {one.value: f"by {one.value}" for one in asked.time_range.buckets}
             ),
@@ -133,42 +148,42 @@ def usage_page(request: HttpRequest, area: Area) -> HttpResponse:
 
 @in_area()
 def usage_csv(request: HttpRequest, area: Area) -> HttpResponse:
-    """The same usage, by key, member, model and lane at once, for a spreadsheet."""
+    """The same usage, by key, model and lane at once, for a spreadsheet."""
     asked = Asked.of(request)
-    since, until = asked.times(timezone.now(), area.zone)
-    groups = frozenset({Group.API_KEY, Group.USER, Group.MODEL, Group.LANE})
-    rows = _rows(area, asked, since, until, groups)
-    answer = HttpResponse(csv_of(rows, Names.of(rows), area.zone), content_type="text/csv; charset=utf-8")
+    question = asked.question(area, timezone.now())
+    currencies = sorted(figures_of(rows_of(question, bucket=Bucket.ALL)).costs)
+    lines = [usage_report.csv_heading(currencies)]
+    for part in question.parts():
+        lines += usage_report.csv_lines(part, currencies)
+    answer = HttpResponse("".join(lines), content_type="text/csv; charset=utf-8")
     name = f"usage-{area.tenant.slug}-{asked.time_range.value}-by-{asked.bucket.value}.csv"
     answer["Content-Disposition"] = f'attachment; filename="{name}"'
     return answer
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One of several ways to look at usage."""
+def _plot(asked: Asked, question: Question, named: Iterable[tuple[str, UsageRow]]) -> Plot:
+    pieces = spans(question.bucket, question.since, question.until, question.zone)
+    return usage_plot.draw(
+        [Amount(row.bucket_start, name, row.prompt_tokens + row.completion_tokens) for name, row in named],
+        starts=[piece.start for piece in pieces],
+        until=question.until,
+        zone=question.zone,
+        title=f"Tokens by {asked.bucket.value} and {GROUPS[asked.group]}, {asked.time_range.days} days",
+    )
 
-    query: str
-    title: str
-    is_current: bool
+
+def _lines(named: Iterable[tuple[str, UsageRow]]) -> Sequence[Line]:
+    """Summed over time, the largest first."""
+    by_name: dict[str, Figures] = {}
+    for name, row in named:
+        by_name.setdefault(name, Figures()).add(row)
+    lines = [Line(name, figures) for name, figures in by_name.items()]
+    return sorted(lines, key=lambda line: (-line.figures.tokens, line.name))
 
 
 def _links(asked: Asked, name: str, titles: dict[str, str]) -> list[Link]:
     current = asked.values[name]
     return [Link(asked.query(**{name: value}), title, value == current) for value, title in titles.items()]
-
-
-def _rows(
-    area: Area, asked: Asked, since: datetime, until: datetime, groups: frozenset[Group]
-) -> list[UsageRow]:
-    return usage(
-        tenant_ids=[area.tenant.id],
-        since=since,
-        until=until,
-        bucket=asked.bucket,
-        zone=area.zone,
-        group_by=groups,
-    )
 
 
 def _one_of(choices: tuple[_Choice, ...], said: str | None, usual: _Choice) -> _Choice:
