@@ -102,17 +102,11 @@ class PriceAdmin(SiteModelAdmin):
 
     @display(description="State", label={"Holds": "success", "To come": "info"})
     def state(self, price: Price) -> str:
-        return self.state_words(price)
+        return _state_of(price)
 
     @display(description="State")
     def state_words(self, price: Price) -> str:
-        now = timezone.now()
-        if price.valid_from > now:
-            return "To come"
-        later = Price.objects.filter(
-            model=price.model, lane=price.lane_id, valid_from__gt=price.valid_from, valid_from__lte=now
-        )
-        return "Followed" if later.exists() else "Holds"
+        return _state_of(price)
 
     @display(description="From", ordering="valid_from")
     def when(self, price: Price) -> str:
@@ -156,3 +150,13 @@ class PriceAdmin(SiteModelAdmin):
         price = self.get_object(request, object_id)
         holds = price is None or price.valid_from <= timezone.now()
         return [] if holds else cast(list[Any], super().get_actions_detail(request, object_id))
+
+
+def _state_of(price: Price) -> str:
+    now = timezone.now()
+    if price.valid_from > now:
+        return "To come"
+    later = Price.objects.filter(
+        model=price.model, lane=price.lane_id, valid_from__gt=price.valid_from, valid_from__lte=now
+    )
+    return "Followed" if later.exists() else "Holds"
