@@ -1,23 +1,34 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from unfold.decorators import display
 
 from accounts import lanes
 from accounts.actors import actor_of
 from accounts.admin.base import SiteModelAdmin
+from accounts.entitlements import GIVING, going_on
 from accounts.formatting import code, number
 from accounts.models import Lane
+
+_APPROVAL: Final = (
+    "Second operator",
+    {
+        "fields": ("approval_above_tokens",),
+        "description": "How much one operator may grant a tenant in this lane alone. Holds for what is granted or "
+        "widened from now on; what was granted stays.",
+    },
+)
 
 
 @admin.register(Lane)
 class LaneAdmin(SiteModelAdmin):
     may_add = may_change = True
-    list_display = ("name", "rank", "tier", "tenant_count", "description")
+    list_display = ("name", "rank", "tier", "tenant_count", "approval", "description")
     search_fields = ("name", "service_tier", "description")
     add_fieldsets = (
         (
@@ -28,21 +39,26 @@ class LaneAdmin(SiteModelAdmin):
                 "fields": ("name", "rank", "service_tier", "description"),
             },
         ),
+        _APPROVAL,
     )
     fieldsets = (
         (
             None,
             {
-                "description": "Requests and records go by a lane's name and rank, so only the description changes.",
+                "description": "Requests and records go by a lane's name and rank, which stay.",
                 "fields": ("name", "rank", "service_tier", "description"),
             },
         ),
+        _APPROVAL,
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
+        granted = going_on(timezone.now()).filter(approval__in=GIVING)
         annotated: QuerySet[Any] = rows.annotate(
-            tenants=Count("entitlements", filter=Q(entitlements__ended_at=None))
+            tenants=Count(
+                "entitlements__tenant", distinct=True, filter=Q(entitlements__in=granted.values("id"))
+            )
         )
         return annotated
 
@@ -54,12 +70,24 @@ class LaneAdmin(SiteModelAdmin):
     def tenant_count(self, lane: Any) -> str:
         return number(lane.tenants)
 
+    @display(description="Second operator", ordering="approval_above_tokens")
+    def approval(self, lane: Lane) -> str:
+        match lane.approval_above_tokens:
+            case None:
+                return "never"
+            case 0:
+                return "always"
+            case above:
+                return f"above {number(above)} tokens a month"
+
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return () if obj is None else ("name", "rank", "service_tier")
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        actor, values = actor_of(request), form.cleaned_data
         if change:
-            lanes.describe(lane=obj, description=form.cleaned_data["description"], actor=actor_of(request))
+            lanes.describe(lane=obj, description=values["description"], actor=actor)
+            lanes.set_approval(lane=obj, approval_above_tokens=values["approval_above_tokens"], actor=actor)
             return
-        names = ("name", "rank", "service_tier", "description")
-        lanes.add(**{name: form.cleaned_data[name] for name in names}, actor=actor_of(request))
+        names = ("name", "rank", "service_tier", "description", "approval_above_tokens")
+        lanes.add(**{name: values[name] for name in names}, actor=actor)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from zoneinfo import available_timezones
 
 from django import forms
 from django.contrib import admin
@@ -11,16 +12,17 @@ from django.urls import reverse
 from django.utils import timezone
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
-from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminSelectWidget
 
 from accounts import tenants
 from accounts.actors import actor_of
-from accounts.admin.base import LookInline, Question, SiteModelAdmin
+from accounts.admin.base import Question, SiteModelAdmin
 from accounts.admin.filters import ClosedFilter, titled
-from accounts.admin.key_words import default_lane_of, key_state
+from accounts.admin.tenant_inlines import EntitlementsOfTenant, KeysOfTenant, MembersOfTenant
+from accounts.entitlements import GIVING, going_on
 from accounts.formatting import EMPTY, ago, code, number, time_field
 from accounts.lane_resolution import TENANT_DEFAULT_LANE
-from accounts.models import ApiKey, Entitlement, Lane, Membership, Tenant, User
+from accounts.models import ApiKey, Lane, Membership, Tenant, User
 
 
 class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -33,10 +35,34 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
         "you.",
     )
 
+    time_zone = forms.ChoiceField(
+        required=False,
+        widget=UnfoldAdminSelectWidget,
+        help_text=str(Tenant._meta.get_field("time_zone").help_text),
+    )
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "lanes" in self.fields:
             self.initial.setdefault("lanes", [lane.name for lane in _lanes_from_normal_down()])
+        if "time_zone" in self.fields:
+            self.fields["time_zone"].choices = _zones(self.instance.time_zone)  # type: ignore[attr-defined]
+
+    def clean_time_zone(self) -> str:
+        """One that is not sent stays as it is."""
+        return str(self.cleaned_data["time_zone"] or self.instance.time_zone)
+
+
+def _zones(present: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    """All time zones by region; the present one even where this machine no longer knows it."""
+    regions: dict[str, list[tuple[str, str]]] = {"Most used": [("UTC", "UTC")]}
+    for zone in sorted(available_timezones() | {present}):
+        region, slash, place = zone.partition("/")
+        if zone != "UTC":
+            regions.setdefault(region if slash else "Others", []).append(
+                (zone, place.replace("_", " ") or zone)
+            )
+    return list(regions.items())
 
 
 def _lanes_from_normal_down() -> QuerySet[Lane]:
@@ -54,75 +80,18 @@ class LaneFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() is None:
             return queryset
-        standing = Entitlement.objects.filter(lane=self.value(), ended_at=None)
-        return queryset.filter(id__in=standing.values("tenant"))
-
-
-class KeysOfTenant(LookInline):
-    model = ApiKey
-    verbose_name_plural = "API keys"
-    fields = readonly_fields = ("key", "state", "lane", "used")
-
-    @display(description="Key")
-    def key(self, key: ApiKey) -> str:
-        return f"{key.name} (sb_{key.prefix}…)"
-
-    @display(description="State")
-    def state(self, key: ApiKey) -> str:
-        return key_state(key)[1]
-
-    @display(description="Default lane")
-    def lane(self, key: ApiKey) -> str:
-        return default_lane_of(key)
-
-    @display(description="Last used")
-    def used(self, key: ApiKey) -> str:
-        return ago(key.last_used_at, never="never")
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.select_related("tenant", "default_lane")
-
-
-class EntitlementsOfTenant(LookInline):
-    model = Entitlement
-    fields = readonly_fields = ("lane", "weight", "speculation", "reason", "since", "ended")
-
-    @display(description="Since")
-    def since(self, entitlement: Entitlement) -> str:
-        return ago(entitlement.created_at)
-
-    @display(description="Ended")
-    def ended(self, entitlement: Entitlement) -> str:
-        return ago(entitlement.ended_at)
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.select_related("tenant", "lane").order_by("ended_at", "lane__rank")
-
-
-class MembersOfTenant(LookInline):
-    model = Membership
-    verbose_name_plural = "members"
-    fields = readonly_fields = ("user", "role", "since", "ended")
-
-    @display(description="Since")
-    def since(self, membership: Membership) -> str:
-        return ago(membership.created_at)
-
-    @display(description="Ended")
-    def ended(self, membership: Membership) -> str:
-        return ago(membership.ended_at)
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.select_related("tenant", "user").order_by("ended_at", "user__username")
+        granted = going_on(timezone.now()).filter(lane=self.value(), approval__in=GIVING)
+        return queryset.filter(id__in=granted.values("tenant"))
 
 
 @admin.register(Tenant)
 class TenantAdmin(SiteModelAdmin):
     may_add = may_change = True
     form = TenantForm
+
+    class Media:
+        css = {"all": ("signalbox/admin/consumption.css",)}
+
     list_display = ("named", "state", "lanes_column", "key_count", "member_count", "created")
     list_display_links = ("named",)
     list_filter = (ClosedFilter, LaneFilter, ("created_at", titled("created", admin.DateFieldListFilter)))
@@ -141,9 +110,11 @@ class TenantAdmin(SiteModelAdmin):
             },
         ),
         ("What it may use", {"fields": ("lanes",)}),
+        ("Its calendar", {"fields": ("time_zone",)}),
     )
     fieldsets = (
         (None, {"fields": ("name", "short_name", "state", "created_exactly", "closed_exactly")}),
+        ("Its calendar", {"fields": ("time_zone",)}),
         ("What is learned from it", {"fields": ("suffix_pool",)}),
     )
     readonly_fields = ("short_name", "state", "created_exactly", "closed_exactly")
@@ -154,11 +125,11 @@ class TenantAdmin(SiteModelAdmin):
         rows: QuerySet[Any] = super().get_queryset(request)
         now = timezone.now()
         working = ApiKey.objects.filter(Q(expires_at=None) | Q(expires_at__gt=now), revoked_at=None)
-        standing = Entitlement.objects.filter(ended_at=None).order_by("lane__rank")
+        granted = going_on(now).filter(approval__in=GIVING).order_by("lane__rank")
         annotated: QuerySet[Any] = rows.annotate(
             key_total=_count_of(working),
             member_total=_count_of(Membership.objects.filter(ended_at=None)),
-        ).prefetch_related(Prefetch("entitlements", standing, to_attr="standing"))
+        ).prefetch_related(Prefetch("entitlements", granted, to_attr="granted"))
         return annotated
 
     @display(description="Tenant", header=True, ordering="name")
@@ -171,7 +142,7 @@ class TenantAdmin(SiteModelAdmin):
 
     @display(description="Lanes")
     def lanes_column(self, tenant: Any) -> str:
-        return ", ".join(entitlement.lane_id for entitlement in tenant.standing) or EMPTY
+        return ", ".join(dict.fromkeys(entitlement.lane_id for entitlement in tenant.granted)) or EMPTY
 
     @display(description="Working keys", ordering="key_total")
     def key_count(self, tenant: Any) -> str:
@@ -208,12 +179,14 @@ class TenantAdmin(SiteModelAdmin):
         if change:
             actor = actor_of(request)
             tenants.rename(tenant=obj, name=values["name"], actor=actor)
+            tenants.set_time_zone(tenant=obj, time_zone=values["time_zone"], actor=actor)
             tenants.set_suffix_pool(tenant=obj, suffix_pool=values["suffix_pool"], actor=actor)
             return
         made = tenants.create(
             name=values["name"],
             slug=values["slug"],
             lanes=values["lanes"],
+            time_zone=values["time_zone"],
             granted_by=cast(User, request.user),
             actor=actor_of(request),
         )

@@ -138,24 +138,6 @@ def test_a_tenant_s_page_leads_to_its_first_key_member_and_lane(as_operator: Cli
         )
 
 
-def test_an_entitlement_is_granted_changed_and_ended(as_operator: Client) -> None:
-    tenant = TenantFactory()
-    grant = {"tenant": tenant.pk, "lane": "high", "weight": 3, "speculation": "on", "reason": "launch"}
-    as_operator.post(_url("entitlement_add"), grant)
-    with every_tenant("test"):
-        entitlement = Entitlement.objects.get()
-    assert (entitlement.weight, entitlement.speculation, entitlement.reason) == (3, True, "launch")
-    page = as_operator.post(_url("entitlement_add"), grant).content.decode()
-    assert "is entitled to high already" in page
-    as_operator.post(_url("entitlement_change", entitlement.pk), {"weight": 5, "reason": "launch"})
-    as_operator.post(_url("entitlement_end", entitlement.pk))
-    with every_tenant("test"):
-        entitlement.refresh_from_db()
-    assert (entitlement.weight, entitlement.speculation) == (5, False)
-    assert entitlement.ended_at is not None
-    assert _actions() == ["entitlement.grant", "entitlement.change", "entitlement.end"]
-
-
 def test_several_entitlements_are_ended_after_a_question(as_operator: Client) -> None:
     rows = [EntitlementFactory() for _ in range(3)]
     chosen = {"action": "end_selected", "_selected_action": [str(row.pk) for row in rows]}
