@@ -144,6 +144,7 @@ class LedgerMachine(Working):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("valkey")
 def test_whatever_happens_in_whatever_order_the_books_are_right() -> None:
@@ -151,7 +152,7 @@ def test_whatever_happens_in_whatever_order_the_books_are_right() -> None:
     run_state_machine_as_test(
         LedgerMachine,
         settings=settings(
-            max_examples=40,
+            max_examples=25,
             stateful_step_count=30,
             deadline=None,
             phases=[Phase.explicit, Phase.reuse, Phase.generate],

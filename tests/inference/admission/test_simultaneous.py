@@ -28,7 +28,7 @@ from tests.inference.admission.books import Books, checked_books
 from tests.inference.admission.conftest import WebProcess
 from tests.inference.admission.stampede import Answer, Ask, stampede
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(600)]
 
 REQUESTS = 200
 FIT = 37
