@@ -8,14 +8,14 @@ from django.db import migrations
 def give_allowances(apps: Any, schema_editor: Any) -> None:
     """Every entitlement and every key gets an allowance without limits; a key's successors share its one."""
     allowance = apps.get_model("accounts", "Allowance")
-    for entitlement in apps.get_model("accounts", "Entitlement")._base_manager.filter(allowance=None):
-        entitlement.allowance = allowance._base_manager.create(tenant_id=entitlement.tenant_id)
+    for entitlement in apps.get_model("accounts", "Entitlement").objects.filter(allowance=None):
+        entitlement.allowance = allowance.objects.create(tenant_id=entitlement.tenant_id)
         entitlement.save(update_fields=["allowance"])
-    keys = apps.get_model("accounts", "ApiKey")._base_manager
+    keys = apps.get_model("accounts", "ApiKey").objects
     # Predecessors are older, so that they have theirs already.
     for key in keys.filter(allowance=None).order_by("created_at"):
         before = keys.filter(id=key.rotated_from_id).values_list("allowance_id", flat=True).first()
-        key.allowance_id = before or allowance._base_manager.create(tenant_id=key.tenant_id).id
+        key.allowance_id = before or allowance.objects.create(tenant_id=key.tenant_id).id
         key.save(update_fields=["allowance"])
 
 

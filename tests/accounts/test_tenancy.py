@@ -25,6 +25,7 @@ OF_NO_TENANT = {
     "AuditHead",
     "Lane",
     "LanguageModel",
+    "Price",
     "PublishedPrefix",
     "SpeculationVerdict",
     "Tenant",
