@@ -16,6 +16,7 @@ from django.utils import timezone
 from accounts import key_narrowing, keys
 from accounts.actors import actor_of
 from accounts.admin.consumption import Consumption
+from accounts.admin.consumption_lists import read_limited
 from accounts.admin.key_words import default_lane_of, key_state, scopes_of
 from accounts.authentication import refusal_of
 from accounts.keys import IssuedKey
@@ -23,7 +24,6 @@ from accounts.models import ApiKey
 from accounts.refusals import ChangeRefused
 from accounts.site.area import FORM, Area, in_area
 from accounts.site.key_forms import KeyForm, RotationForm, may_handle
-from accounts.site.limits import consumption_of_all
 from accounts.site.once import Again, Question, Shown, ask_once, posted, show_refusal
 
 _SECTION = "keys"
@@ -171,7 +171,7 @@ def _key(key_id: UUID) -> ApiKey:
 def _rows(found: QuerySet[ApiKey]) -> list[KeyRow]:
     now = timezone.now()
     rows = list(found.select_related("tenant", "allowance__tenant", "created_by"))
-    limits = consumption_of_all([key.allowance for key in rows], now)
+    limits = read_limited([key.allowance for key in rows], now)
     return [
         KeyRow(
             key=key,
