@@ -20,7 +20,6 @@ from uuid import UUID, uuid4
 
 import redis
 import structlog
-from django.db import transaction
 from django.utils import timezone
 
 from accounts import admission, budget_events, lane_resolution, rates, reservations
@@ -35,6 +34,7 @@ from inference.messages import GenerationTask, Sampling
 from inference.models import Generation, GenerationRequest, LanguageModel
 from signalbox.configuration import configuration
 from signalbox.request_ids import current_request_id
+from signalbox.write_transactions import write_transaction
 
 _log = structlog.get_logger(__name__)
 
@@ -197,7 +197,7 @@ def _commit(
     within: Callable[[Generation], None] | None,
 ) -> Accepted:
     """The accept transaction. Raises ``reservations.Short`` and ``admission.RightLost``; nothing is left then."""
-    with tenant_scope(principal.tenant_id), transaction.atomic():
+    with tenant_scope(principal.tenant_id), write_transaction():
         granted = admission.admit(principal, plan, choice, generation_id)
         created_at = timezone.now()
         task = GenerationTask(
