@@ -23,9 +23,9 @@ from inference.api.chat_messages import (
     has_calls,
 )
 from inference.api.frames import Cancel, Generate, Resume
-from inference.api.reading import complete_entries
 from inference.api.ids import EventId
 from inference.api.prompts import chat_prompt, check_logit_bias
+from inference.api.reading import complete_entries
 from inference.api.socket_credentials import Credentials, require
 from inference.conversations import ConversationRefusal, ConversationRefused
 from inference.intake import Accepted, Submission

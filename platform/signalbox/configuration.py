@@ -71,8 +71,8 @@ class Configuration(BaseSettings):
     )
     site_url: str = Field(
         default="",
-        description="Where people reach the site, as in `https://chat.example.com`: e-mails lead there. Empty: they name "
-        "no address.",
+        description="Where people reach the site, as in `https://chat.example.com`: e-mails lead there. Empty: they "
+        "name no address.",
     )
     email_url: str = Field(
         default="",

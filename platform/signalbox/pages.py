@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any, cast
 
 from django import forms
@@ -12,14 +13,15 @@ from django.shortcuts import redirect, render
 from django.urls import URLPattern, URLResolver, include, path
 from django.views.generic import RedirectView
 
-from accounts import users
-from accounts.actors import actor_of
+from accounts import log_in_counters, log_ins, users
+from accounts.actors import actor_of, address_of
+from accounts.log_in_counters import TooManyFailures
 from accounts.models import User
 from accounts.refusals import ChangeRefused
 from inference.api import chat_conversations
 from inference.api.socket_credentials import recheck_sockets
 from signalbox.page_policy import strict
-from signalbox.sign_in import SignIn, SignOut
+from signalbox.sign_in import SignIn, SignOut, come_back
 
 
 def _user(request: HttpRequest) -> User:
@@ -53,16 +55,24 @@ class NewPasswordForm(forms.Form):
     )
     again = _password("New password, again", "new-password")
 
-    def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, request: HttpRequest, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._user = user
-        if user.must_change_password:
+        self._request = request
+        if _user(request).must_change_password:
             del self.fields["old_password"]
 
     def clean_old_password(self) -> str:
+        """Tried as often as a log-in may be: an open session must not be a way to try passwords."""
         present: str = self.cleaned_data["old_password"]
-        if not self._user.check_password(present):
+        user = _user(self._request)
+        try:
+            attempt = log_in_counters.take(user.get_username(), address_of(self._request))
+        except TooManyFailures as refusal:
+            raise forms.ValidationError(come_back(refusal.retry_after_s), code="throttled") from refusal
+        if not user.check_password(present):
+            log_ins.record_failure(username=user.get_username(), actor=actor_of(self._request))
             raise forms.ValidationError("This is not your present password.")
+        log_in_counters.give_back(attempt)
         return present
 
     def clean(self) -> dict[str, Any]:
@@ -76,7 +86,7 @@ class NewPasswordForm(forms.Form):
 def change_password(request: HttpRequest) -> HttpResponse:
     """Where a user sets their own password: by choice, or because nothing else opens before."""
     user = _user(request)
-    form = NewPasswordForm(request.POST if request.method == "POST" else None, user=user)
+    form = NewPasswordForm(request.POST if request.method == "POST" else None, request=request)
     if form.is_valid():
         try:
             user = users.set_password(
@@ -89,7 +99,13 @@ def change_password(request: HttpRequest) -> HttpResponse:
             update_session_auth_hash(request, user)
             recheck_sockets(user.id)
             return redirect("chat")
-    return render(request, "signalbox/password.html", {"form": form, "forced": user.must_change_password})
+    throttled = form.has_error("old_password", "throttled")
+    return render(
+        request,
+        "signalbox/password.html",
+        {"form": form, "forced": user.must_change_password},
+        status=HTTPStatus.TOO_MANY_REQUESTS if throttled else HTTPStatus.OK,
+    )
 
 
 def root(request: HttpRequest) -> HttpResponse:
