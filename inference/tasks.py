@@ -80,9 +80,12 @@ def delete_old_idempotency_keys() -> int:
 
 
 @shared_task
-def end_waits() -> int:
-    """End what has waited for longer than its entitlement lets it; how many. Workers do this too, while any live."""
-    return recovery.end_waits()
+def end_overdue() -> int:
+    """End what has waited or run for too long, or for whom access has ended; how many.
+
+    Workers do this too, and sooner, while any live: without one, what waits would hold its budget for ever.
+    """
+    return recovery.end_waits() + recovery.expire_overdue() + recovery.cancel_revoked()
 
 
 def _delete(rows: QuerySet[Any]) -> int:

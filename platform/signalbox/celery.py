@@ -38,7 +38,7 @@ app.conf.beat_schedule = {
     },
     "send webhooks": {"task": "accounts.tasks.send_webhooks", "schedule": 10.0, "options": {"expires": 10}},
     # A queue without a worker is where the longest wait matters most, and nobody else would look then.
-    "end waits": {"task": "inference.tasks.end_waits", "schedule": 5.0, "options": {"expires": 5}},
+    "end overdue": {"task": "inference.tasks.end_overdue", "schedule": 5.0, "options": {"expires": 5}},
     "delete old requests": {"task": "inference.tasks.delete_old_requests", "schedule": crontab(minute="17")},
     "delete old idempotency keys": {
         "task": "inference.tasks.delete_old_idempotency_keys",

@@ -164,5 +164,5 @@ def test_waits_end_while_workers_live_and_while_none_does(monkeypatch: pytest.Mo
     )
     [job] = [job for job in jobs if job.do is end_waits]
     assert job.interval_s <= 1
-    [entry] = [one for one in app.conf.beat_schedule.values() if one["task"] == "inference.tasks.end_waits"]
+    [entry] = [one for one in app.conf.beat_schedule.values() if one["task"] == "inference.tasks.end_overdue"]
     assert entry["schedule"] <= 5

@@ -8,6 +8,7 @@ import pytest
 import redis
 from django.utils import timezone
 
+from accounts.models import ApiKey, Reservation
 from accounts.tenancy import every_tenant
 from inference import tasks
 from inference.models import (
@@ -23,7 +24,7 @@ from signalbox.celery import app
 from signalbox.configuration import configuration
 from signalbox.tasks import delete_old_logs
 from tests.factories import LanguageModelFactory
-from tests.inference.doors import accepted
+from tests.inference.doors import accepted, row
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -82,3 +83,19 @@ def test_every_scheduled_task_exists() -> None:
     app.loader.import_default_modules()
     scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
     assert scheduled <= set(app.tasks)
+
+
+def test_what_is_overdue_ends_without_any_worker(valkey: redis.Redis, model: LanguageModel) -> None:
+    waiting = accepted(model)
+    revoked = accepted(model)
+    with every_tenant("the test ages one and revokes the key of the other"):
+        Generation.objects.filter(id=waiting.generation_id).update(
+            created_at=timezone.now() - timedelta(days=1)
+        )
+        ApiKey.objects.filter(id=row(revoked.task.generation).api_key_id).update(revoked_at=timezone.now())
+    assert tasks.end_overdue() == 2
+    assert tasks.end_overdue() == 0
+    assert row(waiting.task.generation).state == "expired"
+    assert row(revoked.task.generation).state == "cancelled"
+    with every_tenant("the test looks at what is held"):
+        assert not Reservation.objects.filter(settled_at=None).exists()

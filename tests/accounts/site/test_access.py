@@ -120,6 +120,7 @@ def test_members_see_all_and_only_owners_and_admins_decide(
     manages = role in (Role.OWNER, Role.ADMIN)
     for page in LOOK:
         assert client.get(things.url(page)).status_code == 200, page
+    assert f"Your role here: {role}." in client.get(things.url("tenant")).content.decode()
     for page in MANAGE:
         assert client.get(things.url(page)).status_code == (200 if manages else 403), page
         if not manages:
