@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -113,3 +114,9 @@ def link(obj: Model | None, text: Any = None) -> SafeString | str:
 def code(text: str) -> SafeString | str:
     """Something to be copied exactly: an id, a prefix, a hash."""
     return format_html('<code class="sb-code">{}</code>', text) if text else EMPTY
+
+
+def money(amount: Decimal) -> str:
+    """An amount with all the places that it has, two at least: 0.000012, 3.10."""
+    whole, _, places = f"{amount:,f}".partition(".")
+    return f"{whole}.{places.rstrip('0'):0<2}"

@@ -26,8 +26,8 @@ from django.utils.text import capfirst
 from unfold.admin import ModelAdmin, TabularInline
 from unfold.paginator import InfinitePaginator
 
-from accounts.admin.once import TakenBefore, refuse_if_taken, taken_once, ticket_for
 from accounts.admin.trail import trail_of
+from accounts.form_tickets import TakenBefore, refuse_if_taken, taken_once, ticket_for
 from accounts.formatting import EMPTY
 from accounts.models import User
 from accounts.refusals import ChangeRefused

@@ -13,9 +13,9 @@ from django.db.models import Q
 from django.utils import timezone
 
 from accounts import entitlements
-from accounts.admin.consumption import Consumption, read
 from accounts.admin.entitlement_words import reset_words, term_changes
 from accounts.admin.trail import FieldChange
+from accounts.consumption import Consumption, read
 from accounts.entitlement_terms import Terms
 from accounts.formatting import counted, exactly, number
 from accounts.lane_resolution import TENANT_DEFAULT_LANE

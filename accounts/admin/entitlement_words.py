@@ -10,8 +10,8 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
-from accounts.admin.consumption import Consumption
 from accounts.admin.trail import FieldChange
+from accounts.consumption import Consumption
 from accounts.entitlement_states import State, state_of
 from accounts.entitlement_terms import Terms
 from accounts.entitlements import GIVING

@@ -12,11 +12,8 @@ from django.utils import timezone
 from django.utils.html import format_html
 from unfold.decorators import display
 
-from accounts import approvals, entitlements
+from accounts import approvals, consumption, entitlements
 from accounts.actors import actor_of
-from accounts.admin import consumption
-from accounts.admin.consumption import Consumption
-from accounts.admin.consumption_lists import fullest, read_limited
 from accounts.admin.entitlement_decisions import EntitlementDecisions
 from accounts.admin.entitlement_effect import Plan, effect_of, plan_of_request, planned
 from accounts.admin.entitlement_form import EntitlementForm
@@ -31,6 +28,8 @@ from accounts.admin.entitlement_words import STATE_LABELS, EntitlementStateFilte
 from accounts.admin.filters import titled
 from accounts.admin.preview import Previewed
 from accounts.admin.trail import trail_of
+from accounts.consumption import Consumption
+from accounts.consumption_lists import fullest, read_limited
 from accounts.entitlement_states import LIVE, State, state_of
 from accounts.formatting import EMPTY, ago, link, time_field
 from accounts.limits import LimitName

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from accounts.admin.key_words import NO_DEFAULT_LANE
+from accounts.key_words import NO_DEFAULT_LANE
 
 
 class _Standing(SimpleListFilter):

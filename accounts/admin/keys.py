@@ -12,19 +12,18 @@ from django.utils.html import format_html, format_html_join
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
-from accounts import key_narrowing, keys
+from accounts import consumption, key_narrowing, keys
 from accounts.actors import actor_of
-from accounts.admin import consumption
 from accounts.admin.base import AlreadyMade, Question, ShownOnce, SiteModelAdmin
-from accounts.admin.consumption import Consumption
 from accounts.admin.filters import DefaultLaneFilter, KeyStateFilter, titled
 from accounts.admin.key_form import KeyForm, RotationForm
 from accounts.admin.key_sections import CONSUMPTION_FIELDS, READ_AS, TO_CHANGE, TO_MAKE, to_look_at
-from accounts.admin.key_words import ENDS, NO_DEFAULT_LANE, WORKS, default_lane_of, key_state, scopes_of
-from accounts.admin.once import taken_once
 from accounts.authentication import refusal_of
+from accounts.consumption import Consumption
+from accounts.form_tickets import taken_once
 from accounts.formatting import EMPTY, ago, code, exactly, link, time_field
 from accounts.key_rights import Rights
+from accounts.key_words import ENDS, NO_DEFAULT_LANE, WORKS, default_lane_of, key_state, scopes_of
 from accounts.limits import LimitName
 from accounts.models import ApiKey, User
 

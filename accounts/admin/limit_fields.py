@@ -9,7 +9,7 @@ from django.db import models
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from accounts import allowances
-from accounts.admin.consumption import TITLES
+from accounts.consumption import TITLES
 from accounts.limits import LimitName, Limits
 from accounts.models import Allowance
 

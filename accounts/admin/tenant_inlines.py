@@ -12,13 +12,13 @@ from django.utils import timezone
 from unfold.decorators import display
 
 from accounts.admin.base import LookInline
-from accounts.admin.consumption import Consumption, rendered
-from accounts.admin.consumption_lists import read_limited
 from accounts.admin.entitlement_words import state_words
-from accounts.admin.key_words import default_lane_of, key_state
+from accounts.consumption import Consumption, rendered
+from accounts.consumption_lists import read_limited
 from accounts.entitlement_states import LIVE, state_of
 from accounts.entitlements import going_on
 from accounts.formatting import EMPTY, ago
+from accounts.key_words import default_lane_of, key_state
 from accounts.models import ApiKey, Entitlement, Membership
 
 

@@ -13,7 +13,7 @@ from accounts.admin import usage_page
 from accounts.admin.base import RecordAdmin
 from accounts.admin.filters import titled
 from accounts.admin.generation_records import GenerationRecordAdmin
-from accounts.formatting import EMPTY, ago, exactly, number
+from accounts.formatting import EMPTY, ago, exactly, money, number
 from accounts.models import ApiKey, LedgerEntry, Tenant, UsageRollup
 
 
@@ -73,7 +73,7 @@ class _NamedRecordAdmin(RecordAdmin):
 
     @display(description="Cost")
     def cost_words(self, row: Any) -> str:
-        return f"{usage_page.money(row.cost)} {row.currency}" if row.currency else EMPTY
+        return f"{money(row.cost)} {row.currency}" if row.currency else EMPTY
 
 
 class TenantIdFilter(admin.SimpleListFilter):

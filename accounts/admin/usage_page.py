@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -17,7 +16,7 @@ from django.urls import reverse
 
 from accounts import usage_plot, usage_report
 from accounts.admin.usage_form import BY, UsageForm
-from accounts.formatting import EMPTY, number
+from accounts.formatting import EMPTY, money, number
 from accounts.usage_plot import Amount, Plot
 from accounts.usage_queries import Bucket, Group, UsageRow, spans
 from accounts.usage_report import Figures, Question
@@ -163,9 +162,3 @@ def _line(name: str, figures: Figures, currencies: Sequence[str]) -> Line:
     counts = [number(count) for count in figures.counts.values()]
     costs = [money(figures.costs[one]) if one in figures.costs else EMPTY for one in currencies]
     return Line(name, (*counts, *costs))
-
-
-def money(amount: Decimal) -> str:
-    """An amount with all the places that it has, two at least: 0.000012, 3.10."""
-    whole, _, places = f"{amount:,f}".partition(".")
-    return f"{whole}.{places.rstrip('0'):0<2}"

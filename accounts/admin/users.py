@@ -14,7 +14,7 @@ from accounts import users
 from accounts.actors import actor_of
 from accounts.admin.base import AlreadyMade, LookInline, Question, ShownOnce, SiteModelAdmin
 from accounts.admin.filters import titled
-from accounts.admin.once import taken_once
+from accounts.form_tickets import taken_once
 from accounts.formatting import EMPTY, ago, time_field
 from accounts.models import Membership, User
 

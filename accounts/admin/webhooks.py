@@ -15,7 +15,7 @@ from unfold.enums import ActionVariant
 from accounts.actors import actor_of
 from accounts.admin.base import AlreadyMade, Question, RecordAdmin, ShownOnce, SiteModelAdmin
 from accounts.admin.filters import EndedFilter, titled
-from accounts.admin.once import taken_once
+from accounts.form_tickets import taken_once
 from accounts.formatting import EMPTY, ago, code, counted, link, time_field
 from accounts.models import User, WebhookDelivery, WebhookEndpoint
 from accounts.refusals import ChangeRefused

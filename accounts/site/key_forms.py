@@ -10,8 +10,8 @@ from django import forms
 from django.utils import timezone
 
 from accounts import allowances, keys, model_names, permissions
-from accounts.admin.consumption import TITLES
-from accounts.admin.key_words import NO_DEFAULT_LANE
+from accounts.consumption import TITLES
+from accounts.key_words import NO_DEFAULT_LANE
 from accounts.limits import LimitName, Limits
 from accounts.lines_field import LinesField
 from accounts.models import ApiKey, Lane, Role, Scope, Tenant

@@ -15,10 +15,10 @@ from django.utils import timezone
 
 from accounts import key_narrowing, keys
 from accounts.actors import actor_of
-from accounts.admin.consumption import Consumption
-from accounts.admin.consumption_lists import read_limited
-from accounts.admin.key_words import default_lane_of, key_state, scopes_of
 from accounts.authentication import refusal_of
+from accounts.consumption import Consumption
+from accounts.consumption_lists import read_limited
+from accounts.key_words import default_lane_of, key_state, scopes_of
 from accounts.keys import IssuedKey
 from accounts.models import ApiKey
 from accounts.refusals import ChangeRefused

@@ -13,7 +13,7 @@ from typing import Any
 from django.forms import Form
 from django.http import HttpRequest, HttpResponse
 
-from accounts.admin.once import TakenBefore, refuse_if_taken, taken_once, ticket_for
+from accounts.form_tickets import TakenBefore, refuse_if_taken, taken_once, ticket_for
 from accounts.refusals import ChangeRefused
 from accounts.site.area import Area
 

@@ -12,8 +12,8 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.admin.consumption import Consumption
 from accounts.authentication import principal_of_member
+from accounts.consumption import Consumption
 from accounts.models import Approval, Entitlement, OnExhausted, Reservation, User
 from accounts.site.area import Area, for_user, in_area
 from accounts.standing import EntitlementStanding, Standing, standing

@@ -13,8 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from accounts import usage_plot, usage_report
-from accounts.admin.usage_page import money
-from accounts.formatting import number
+from accounts.formatting import money, number
 from accounts.site.area import Area, in_area
 from accounts.usage_plot import Amount, Plot
 from accounts.usage_queries import Bucket, Group, UsageRow, spans

@@ -15,7 +15,7 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts import ledger, usage_report
-from accounts.admin.usage_page import money
+from accounts.formatting import money
 from accounts.models import ApiKey, Price, Tenant
 from tests.factories import ApiKeyFactory, TenantFactory
 

@@ -8,7 +8,7 @@ import redis
 from django.utils import timezone
 
 from accounts import rates
-from accounts.admin.consumption import Consumption, consumption_of, read, rendered
+from accounts.consumption import Consumption, consumption_of, read, rendered
 from accounts.limits import LimitName, LimitState
 from accounts.models import Allowance
 from accounts.tenancy import every_tenant

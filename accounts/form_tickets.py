@@ -18,7 +18,7 @@ from accounts.refusals import ChangeRefusal, ChangeRefused
 
 #: The hidden field's name.
 FIELD = "ticket"
-_SALT = "accounts.admin.once"
+_SALT = "accounts.form_tickets"
 _GOOD_FOR_S = 24 * 3600
 
 

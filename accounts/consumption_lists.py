@@ -11,7 +11,7 @@ import redis
 import structlog
 
 from accounts import rates, reservations
-from accounts.admin.consumption import Consumption, consumption_of
+from accounts.consumption import Consumption, consumption_of
 from accounts.limits import LimitState
 from accounts.models import Allowance
 

@@ -20,7 +20,7 @@ from accounts.models import Allowance
 
 _log = structlog.get_logger(__name__)
 
-#: What the admin calls each limit.
+#: What people read for each limit.
 TITLES: Final[Mapping[LimitName, str]] = {
     LimitName.TOKENS_PER_DAY: "Tokens a day",
     LimitName.TOKENS_PER_WEEK: "Tokens a week",

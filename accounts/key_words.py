@@ -1,4 +1,4 @@
-"""What the admin calls a key's state, its lane and its scopes, on every page that shows keys."""
+"""What a key's state, its lane and its scopes are called, on every page that shows keys."""
 
 from __future__ import annotations
 
