@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from django.contrib import admin
 from django.db import transaction
@@ -46,6 +46,14 @@ class RouteFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(route=self.value()) if self.value() else queryset
+
+
+#: Why a generation has a lower lane than it asked for, in a word for lists.
+_LOWERED: Final = {
+    AssignmentReason.NOT_ENTITLED: "not entitled to more",
+    AssignmentReason.NOT_ALLOWED_BY_KEY: "its key allows no more",
+    AssignmentReason.STEPPED_DOWN: "stepped down",
+}
 
 
 @admin.register(Generation)
@@ -175,10 +183,10 @@ class GenerationAdmin(RecordAdmin):
 
     @display(description="Lane")
     def lane_badge(self, generation: Any) -> str:
-        lowered = generation.assignment and generation.assignment.reason == AssignmentReason.NOT_ENTITLED
-        if not lowered:
+        lowered = _LOWERED.get(generation.assignment.reason) if generation.assignment else None
+        if lowered is None:
             return str(generation.lane_id)
-        return format_html("{} {}", generation.lane_id, badge("not entitled to more", "warning"))
+        return format_html("{} {}", generation.lane_id, badge(lowered, "warning"))
 
     @display(description="Prompt + answer")
     def tokens(self, generation: Generation) -> str:

@@ -12,7 +12,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from accounts import ledger
-from accounts.admission import admit
+from accounts.admission import admit, plan
+from accounts.lane_resolution import Wish
 from accounts.models import AuditEvent, Lane, LedgerEntry
 from accounts.principal import Principal
 from accounts.tenancy import every_tenant
@@ -174,7 +175,8 @@ def test_a_generation_s_page_tells_its_lane_and_why(as_operator: Client) -> None
     EntitlementFactory(tenant=tenant, lane=Lane.objects.get(name="low"))
     generation = GenerationFactory(tenant=tenant, lane=Lane.objects.get(name="low"))
     principal = Principal(tenant.id, tenant.name, frozenset(), "key", api_key_id=uuid.uuid4())
-    admit(principal, "priority", generation.id)
+    planned = plan(principal, Wish(requested="priority", tokens=10, prompt_tokens=5), timezone.now())
+    admit(principal, planned, planned.choose(), generation.id)
     page = as_operator.get(_url("generation_change", generation.pk)).content.decode()
     assert "priority" in page
     assert "the tenant is not entitled to the lane asked for" in page

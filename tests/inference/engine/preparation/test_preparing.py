@@ -42,7 +42,9 @@ def progress(label, total):
     def advance(amount):
         if label == sys.argv[3]:
             print("stopped", flush=True)
-            signal.pause()
+            while True:
+                # Not signal.pause(): what comes just before it would be waited for for ever.
+                time.sleep(0.05)
     yield advance
 
 prepare(sys.argv[1], Path(sys.argv[2]), "tiny", progress, "float32")
