@@ -19,6 +19,10 @@ SOCKET_TIMEOUT_S = 5.0
 #: Longest ``BLOCK`` of a blocking read, in milliseconds.
 BLOCK_MS = 4000
 
+#: Connections of one client. Each thread that waits for an answer has one, and hundreds of requests may come at once:
+#: the library's own limit of 100 would refuse those that are over it.
+MOST_CONNECTIONS = 2000
+
 _RETRIES = 3
 
 
@@ -43,6 +47,7 @@ def sync_client(
     """
     return redis.Redis.from_url(
         url(settings),
+        max_connections=MOST_CONNECTIONS,
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         health_check_interval=30,
