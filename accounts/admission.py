@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Q
-
 from accounts import reservations
 from accounts.lane_resolution import (
     AUTO,
@@ -28,7 +26,8 @@ from accounts.lane_resolution import (
     resolve_lane,
 )
 from accounts.limits import LimitState
-from accounts.models import Allowance, Approval, AssignmentReason, Entitlement, Lane, LaneAssignment, Tenant
+from accounts.models import Allowance, AssignmentReason, Entitlement, Lane, LaneAssignment, Tenant
+from accounts.models.entitlement import giving_from
 from accounts.principal import Principal
 from accounts.rates import Rate, rates_of
 from accounts.tenancy import tenant_scope
@@ -134,13 +133,7 @@ class Plan:
 def plan(principal: Principal, wish: Wish, now: datetime) -> Plan:
     """Read where the rights and limits of ``principal`` stand. Takes nothing and locks nothing."""
     with tenant_scope(principal.tenant_id):
-        entitlements = list(
-            Entitlement.objects.filter(
-                Q(ends_at=None) | Q(ends_at__gt=now),
-                ended_at=None,
-                approval__in=(Approval.NOT_NEEDED, Approval.APPROVED),
-            ).select_related("allowance__tenant")
-        )
+        entitlements = list(Entitlement.objects.filter(giving_from(now)).select_related("allowance__tenant"))
         key_allowance = (
             Allowance.objects.select_related("tenant").get(id=principal.key_allowance_id)
             if principal.key_allowance_id

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-import redis
 import structlog
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
@@ -123,7 +122,8 @@ def read(allowance: Allowance, now: datetime) -> tuple[Consumption, ...]:
     Budgets and what is live are counted whether they are limited or not, so that whoever sets a limit sees both.
     """
     budgets = reservations.states_of([_as_if_limited(allowance)], now)[allowance.id]
-    return consumption_of(allowance, (*budgets, *_rates(allowance)))
+    in_a_minute = (rates.read_all([allowance]) or {}).get(allowance.id, ())
+    return consumption_of(allowance, (*budgets, *in_a_minute))
 
 
 def rendered(rows: Iterable[Consumption], *, titled: bool = True) -> SafeString:
@@ -138,11 +138,3 @@ def _as_if_limited(allowance: Allowance) -> Allowance:
         if allowance.limits.of(name) is None:
             setattr(limited, name.value, allowances.MOST)
     return limited
-
-
-def _rates(allowance: Allowance) -> Sequence[LimitState]:
-    try:
-        return rates.read(rates.rates_of(allowance.id, allowance.limits))
-    except redis.RedisError as error:
-        _log.warning("rates_unknown", allowance=allowance.id.hex, error=str(error))
-        return ()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-import redis
 import structlog
 
 from accounts import rates, reservations
 from accounts.consumption import Consumption, consumption_of
-from accounts.limits import LimitState
 from accounts.models import Allowance
 
 _log = structlog.get_logger(__name__)
@@ -21,11 +18,11 @@ _log = structlog.get_logger(__name__)
 def read_limited(allowances: Collection[Allowance], now: datetime) -> Mapping[UUID, tuple[Consumption, ...]]:
     """The limits that are set, by allowance, which have their tenant with them. Rates are unknown without Valkey."""
     budgets = reservations.states_of(allowances, now)
-    in_a_minute = _rates(allowances)
+    in_a_minute = rates.read_all(allowances) or {}
     return {
         allowance.id: tuple(
             row
-            for row in consumption_of(allowance, (*budgets[allowance.id], *in_a_minute[allowance.id]))
+            for row in consumption_of(allowance, (*budgets[allowance.id], *in_a_minute.get(allowance.id, ())))
             if row.limit is not None
         )
         for allowance in allowances
@@ -36,16 +33,3 @@ def fullest(rows: Sequence[Consumption]) -> Consumption | None:
     """The limit of which most is used; None: nothing is known of any."""
     known = [row for row in rows if row.state is not None]
     return max(known, key=lambda row: (row.mark != "", row.percent), default=None)
-
-
-def _rates(allowances: Collection[Allowance]) -> Mapping[UUID, list[LimitState]]:
-    asked = [rate for allowance in allowances for rate in rates.rates_of(allowance.id, allowance.limits)]
-    found: defaultdict[UUID, list[LimitState]] = defaultdict(list)
-    try:
-        states = rates.read(asked)
-    except redis.RedisError as error:
-        _log.warning("rates_unknown", rates=len(asked), error=str(error))
-        return found
-    for rate, state in zip(asked, states, strict=True):
-        found[rate.allowance_id].append(state)
-    return found

@@ -27,12 +27,10 @@ from accounts.entitlement_terms import Terms, checked, widens
 from accounts.grant_sizes import needs_approval, size_of, together
 from accounts.limits import Limits
 from accounts.models import Approval, Entitlement, Lane, OnExhausted, Tenant, User
+from accounts.models.entitlement import GIVING
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused
 from accounts.tenancy import every_tenant, tenant_scope
-
-#: Approvals with which an entitlement gives its rights, when its time has come.
-GIVING: Final = (Approval.NOT_NEEDED, Approval.APPROVED)
 
 _AUDITED: Final = (
     "lane_id",

@@ -15,9 +15,10 @@ from typing import Final
 from uuid import UUID
 
 from django.contrib.auth.models import AnonymousUser
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
-from accounts.models import Approval, Entitlement, Lane, Membership, Role, Tenant, User
+from accounts.models import Entitlement, Lane, Membership, Role, Tenant, User
+from accounts.models.entitlement import giving_from
 from accounts.tenancy import every_tenant, tenant_scope
 
 
@@ -98,11 +99,7 @@ def tenants_of(user: User | AnonymousUser, permission: Permission = Permission.L
 def lanes_of(tenant_id: UUID, now: datetime) -> QuerySet[Lane]:
     """The lanes that the tenant has a right to at ``now`` or later, highest first: what its keys may be let into."""
     with tenant_scope(tenant_id):
-        rights = Entitlement.objects.filter(
-            Q(ends_at=None) | Q(ends_at__gt=now),
-            ended_at=None,
-            approval__in=(Approval.NOT_NEEDED, Approval.APPROVED),
-        )
+        rights = Entitlement.objects.filter(giving_from(now))
         return Lane.objects.filter(name__in=rights.values("lane"))
 
 

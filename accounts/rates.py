@@ -8,7 +8,7 @@ generation may use at most (its prompt and its ``max_tokens``), because that is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -17,10 +17,14 @@ from typing import Any, Final
 from uuid import UUID
 
 import redis
+import structlog
 from django.utils import timezone
 
 from accounts.limits import RATES, LimitName, Limits, LimitState, shortage
+from accounts.models import Allowance
 from signalbox import store
+
+_log = structlog.get_logger(__name__)
 
 #: Length of the window that rates are counted over.
 WINDOW_MS: Final = 60_000
@@ -89,6 +93,21 @@ def read(rates: Sequence[Rate]) -> list[LimitState]:
         return []
     rows = _function("read_rates")(keys=[rate.key for rate in rates], args=[WINDOW_MS])
     return [_state(rate, row) for rate, row in zip(rates, rows, strict=True)]
+
+
+def read_all(allowances: Iterable[Allowance]) -> dict[UUID, list[LimitState]] | None:
+    """Where the rates stand that are set, by allowance, in one step; None, and a line in the log: they are not known,
+    because Valkey cannot be reached."""
+    asked = [rate for allowance in allowances for rate in rates_of(allowance.id, allowance.limits)]
+    try:
+        states = read(asked)
+    except redis.RedisError as error:
+        _log.warning("rates_not_read", rates=len(asked), error=str(error))
+        return None
+    found: dict[UUID, list[LimitState]] = {}
+    for rate, state in zip(asked, states, strict=True):
+        found.setdefault(rate.allowance_id, []).append(state)
+    return found
 
 
 def _state(rate: Rate, row: Sequence[int]) -> LimitState:

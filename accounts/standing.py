@@ -10,18 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-import redis
-import structlog
-from django.db.models import Q
-
 from accounts import rates, reservations
 from accounts.lane_resolution import TENANT_DEFAULT_LANE, LaneChoice
 from accounts.limits import LimitName, LimitState, shortage
-from accounts.models import Allowance, Approval, Entitlement, Lane
+from accounts.models import Allowance, Entitlement, Lane
+from accounts.models.entitlement import giving_from
 from accounts.principal import Principal
 from accounts.tenancy import tenant_scope
-
-_log = structlog.get_logger(__name__)
 
 _ORDER = {name: place for place, name in enumerate(LimitName)}
 
@@ -91,11 +86,9 @@ def standing(principal: Principal, now: datetime) -> Standing:
     with tenant_scope(principal.tenant_id):
         entitlements = [
             entitlement
-            for entitlement in Entitlement.objects.filter(
-                Q(ends_at=None) | Q(ends_at__gt=now),
-                ended_at=None,
-                approval__in=(Approval.NOT_NEEDED, Approval.APPROVED),
-            ).select_related("allowance__tenant")
+            for entitlement in Entitlement.objects.filter(giving_from(now)).select_related(
+                "allowance__tenant"
+            )
             if entitlement.gives_at(now) and _allows(principal, entitlement.lane_id)
         ]
         key_allowance = (
@@ -111,7 +104,7 @@ def standing(principal: Principal, now: datetime) -> Standing:
             LaneChoice(*row)
             for row in Lane.objects.order_by("rank").values_list("name", "rank", "service_tier")
         ]
-    rate_states = _rates(allowances)
+    rate_states = rates.read_all(allowances)
     limits = {
         allowance.id: _in_order((*states[allowance.id], *(rate_states or {}).get(allowance.id, ())))
         for allowance in allowances
@@ -170,20 +163,6 @@ def _by_lane(
         if of_lane:
             found.append(LaneStanding(lane=lane, is_default=lane.name == default, entitlements=of_lane))
     return tuple(found)
-
-
-def _rates(allowances: Iterable[Allowance]) -> dict[UUID, list[LimitState]] | None:
-    """Where the rates stand that are set, by allowance; None: they are not known."""
-    asked = [rate for allowance in allowances for rate in rates.rates_of(allowance.id, allowance.limits)]
-    try:
-        states = rates.read(asked)
-    except redis.RedisError as error:
-        _log.warning("rates_not_read", rates=len(asked), error=str(error))
-        return None
-    found: dict[UUID, list[LimitState]] = {}
-    for rate, state in zip(asked, states, strict=True):
-        found.setdefault(rate.allowance_id, []).append(state)
-    return found
 
 
 def _in_order(states: Iterable[LimitState]) -> tuple[LimitState, ...]:

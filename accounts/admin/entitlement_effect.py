@@ -21,6 +21,7 @@ from accounts.formatting import counted, exactly, number
 from accounts.lane_resolution import TENANT_DEFAULT_LANE
 from accounts.limits import LimitName, Limits
 from accounts.models import Allowance, ApiKey, Approval, Entitlement, Lane, Membership, Tenant
+from accounts.models.entitlement import GIVING
 from accounts.tenancy import tenant_scope
 
 #: So many of the keys that are touched are named.
@@ -196,7 +197,7 @@ def _touched(plan: Plan, now: datetime) -> Iterator[str]:
     yield from _keys(plan, now)
     feeding = list(
         entitlements.going_on(now)
-        .filter(step_down_to=plan.lane, approval__in=entitlements.GIVING)
+        .filter(step_down_to=plan.lane, approval__in=GIVING)
         .order_by("lane__rank")
         .values_list("lane", flat=True)
     )

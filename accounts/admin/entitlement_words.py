@@ -14,9 +14,9 @@ from accounts.admin.trail import FieldChange
 from accounts.consumption import Consumption
 from accounts.entitlement_states import State, state_of
 from accounts.entitlement_terms import Terms
-from accounts.entitlements import GIVING
 from accounts.formatting import counted, exactly
 from accounts.models import Approval, Entitlement, OnExhausted
+from accounts.models.entitlement import GIVING
 
 #: The state of a row in a list, and how the theme marks it.
 STATE_TITLES: Final[Mapping[State, str]] = {

@@ -11,9 +11,9 @@ from unfold.decorators import display
 from accounts import lanes
 from accounts.actors import actor_of
 from accounts.admin.base import SiteModelAdmin
-from accounts.entitlements import GIVING, going_on
 from accounts.formatting import code, number
-from accounts.models import Lane
+from accounts.models import Entitlement, Lane
+from accounts.models.entitlement import giving_from
 
 _APPROVAL: Final = (
     "Second operator",
@@ -54,7 +54,7 @@ class LaneAdmin(SiteModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
-        granted = going_on(timezone.now()).filter(approval__in=GIVING)
+        granted = Entitlement.objects.filter(giving_from(timezone.now()))
         annotated: QuerySet[Any] = rows.annotate(
             tenants=Count(
                 "entitlements__tenant", distinct=True, filter=Q(entitlements__in=granted.values("id"))

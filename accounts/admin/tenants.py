@@ -14,15 +14,14 @@ from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminSelectWidget
 
-from accounts import tenants
+from accounts import lanes, tenants
 from accounts.actors import actor_of
 from accounts.admin.base import Question, SiteModelAdmin
 from accounts.admin.filters import ClosedFilter, titled
 from accounts.admin.tenant_inlines import EntitlementsOfTenant, KeysOfTenant, MembersOfTenant
-from accounts.entitlements import GIVING, going_on
 from accounts.formatting import EMPTY, ago, code, number, time_field
-from accounts.lane_resolution import TENANT_DEFAULT_LANE
-from accounts.models import ApiKey, Lane, Membership, Tenant, User
+from accounts.models import ApiKey, Entitlement, Lane, Membership, Tenant, User
+from accounts.models.entitlement import giving_from
 
 
 class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -44,7 +43,7 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "lanes" in self.fields:
-            self.initial.setdefault("lanes", [lane.name for lane in _lanes_from_normal_down()])
+            self.initial.setdefault("lanes", [lane.name for lane in lanes.from_normal_down()])
         if "time_zone" in self.fields:
             self.fields["time_zone"].choices = _zones(self.instance.time_zone)  # type: ignore[attr-defined]
 
@@ -65,11 +64,6 @@ def _zones(present: str) -> list[tuple[str, list[tuple[str, str]]]]:
     return list(regions.items())
 
 
-def _lanes_from_normal_down() -> QuerySet[Lane]:
-    normal = Lane.objects.filter(name=TENANT_DEFAULT_LANE).values("rank")
-    return Lane.objects.filter(rank__gte=Subquery(normal))
-
-
 class LaneFilter(admin.SimpleListFilter):
     title = "lane it is entitled to"
     parameter_name = "lane"
@@ -80,7 +74,7 @@ class LaneFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() is None:
             return queryset
-        granted = going_on(timezone.now()).filter(lane=self.value(), approval__in=GIVING)
+        granted = Entitlement.objects.filter(giving_from(timezone.now()), lane=self.value())
         return queryset.filter(id__in=granted.values("tenant"))
 
 
@@ -125,7 +119,7 @@ class TenantAdmin(SiteModelAdmin):
         rows: QuerySet[Any] = super().get_queryset(request)
         now = timezone.now()
         working = ApiKey.objects.filter(Q(expires_at=None) | Q(expires_at__gt=now), revoked_at=None)
-        granted = going_on(now).filter(approval__in=GIVING).order_by("lane__rank")
+        granted = Entitlement.objects.filter(giving_from(now)).order_by("lane__rank")
         annotated: QuerySet[Any] = rows.annotate(
             key_total=_count_of(working),
             member_total=_count_of(Membership.objects.filter(ended_at=None)),

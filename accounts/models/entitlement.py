@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
+from typing import Final
 
 from django.db import models
 from django.db.models import F, Q
@@ -20,6 +21,15 @@ class Approval(models.TextChoices):
     REQUESTED = "requested", "Requested"
     APPROVED = "approved", "Approved"
     REFUSED = "refused", "Refused"
+
+
+#: Approvals with which an entitlement gives its rights, when its time has come.
+GIVING: Final = (Approval.NOT_NEEDED, Approval.APPROVED)
+
+
+def giving_from(now: datetime) -> Q:
+    """The entitlements that give their rights at ``now`` or will: granted, not ended, and their time not over."""
+    return Q(Q(ends_at=None) | Q(ends_at__gt=now), ended_at=None, approval__in=GIVING)
 
 
 class OnExhausted(models.TextChoices):
@@ -150,7 +160,7 @@ class Entitlement(models.Model):
     def gives_at(self, now: datetime) -> bool:
         """Whether it gives its rights at ``now``."""
         return (
-            self.approval in (Approval.NOT_NEEDED, Approval.APPROVED)
+            self.approval in GIVING
             and (self.ended_at is None or now < self.ended_at)
             and (self.starts_at is None or self.starts_at <= now)
             and (self.ends_at is None or now < self.ends_at)

@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 from accounts import entitlements
 from accounts.actors import actor_of_key
 from accounts.models import Entitlement
+from accounts.models.entitlement import GIVING
 from accounts.tenancy import tenant_scope
 from inference.api.answers import AnswerModel
 from inference.api.endpoint import Call, endpoint
@@ -150,7 +151,7 @@ def _right_of(rate_limit_id: str) -> Entitlement:
 def _standing() -> QuerySet[Entitlement]:
     """The standing rights of the tenant in scope, one a lane, with what limits them."""
     rights: QuerySet[Entitlement] = (
-        Entitlement.objects.filter(ends_at=None, ended_at=None, approval__in=entitlements.GIVING)
+        Entitlement.objects.filter(ends_at=None, ended_at=None, approval__in=GIVING)
         .select_related("allowance")
         .order_by("lane__rank")
     )

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from django.db import connection
 
 from inference.dispatch import token_log
 from inference.dispatch.heartbeats import heartbeats
@@ -27,6 +26,7 @@ from inference.models import LanguageModel, Worker
 from inference.models.generation import GenerationState
 from signalbox import store
 from signalbox.configuration import ROOT
+from tests.fixtures.database import database_url
 from tests.inference.doors import row
 from tests.inference.worker.conftest import PROMPT, alone, end_of, submit, text_of, tokens_of
 
@@ -48,14 +48,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.02)
-
-
-def database_url() -> str:
-    """Where the test's database is, for another process."""
-    name = str(connection.settings_dict["NAME"])
-    if connection.vendor == "sqlite":
-        return f"sqlite:///{name}"
-    return f"{os.environ['DATABASE_URL'].rsplit('/', 1)[0]}/{name}"
 
 
 class WorkerOfItsOwn:
