@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -29,6 +30,7 @@ def actor_of(request: HttpRequest) -> Actor:
         name=user.get_username(),
         request_id=_request_id(request),
         address=address_of(request),
+        session=_session_fingerprint(request),
     )
 
 
@@ -92,6 +94,12 @@ def client_address(peer: str, forwarded_for: str, trusted: Sequence[Network]) ->
             break
         address = str(reported)
     return address
+
+
+def _session_fingerprint(request: HttpRequest) -> str:
+    """Tells sessions apart, and opens none: a session's key is a password while it lasts."""
+    key = request.session.session_key if hasattr(request, "session") else None
+    return hashlib.sha256(key.encode()).hexdigest()[:16] if key else ""
 
 
 def _request_id(request: HttpRequest) -> str:

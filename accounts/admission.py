@@ -210,7 +210,6 @@ def admit(principal: Principal, plan: Plan, choice: Choice, generation_id: UUID)
             api_key_id=principal.api_key_id,
             api_key_prefix=principal.api_key_prefix,
             user_id=principal.user_id,
-            user_name=principal.name if principal.user_id else "",
             requested_lane=admission.requested_lane,
             given_lane=admission.lane,
             reason=admission.reason,

@@ -41,6 +41,8 @@ class Actor:
     name: str
     request_id: str = ""
     address: str = ""
+    #: A fingerprint of the browser's session, 16 hexadecimal digits.
+    session: str = ""
 
     @classmethod
     def system(cls, name: str) -> Self:

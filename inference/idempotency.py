@@ -17,7 +17,7 @@ from typing import Any, Final
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from accounts.audit import canonical_json
+from accounts.audit.canonical import canonical_json
 from accounts.principal import Principal
 from accounts.tenancy import tenant_scope
 from inference.models import Generation, IdempotencyKey

@@ -18,6 +18,7 @@ settings.load_profile("signalbox")
 
 pytest_plugins = [
     "tests.fixtures.admin",
+    "tests.fixtures.audit_triggers",
     "tests.fixtures.connections",
     "tests.fixtures.passwords",
     "tests.fixtures.seeds",

@@ -18,8 +18,8 @@ class LaneAssignmentAdmin(GenerationRecordAdmin):
         ("reason", titled("why", admin.ChoicesFieldListFilter)),
         ("created_at", titled("when", admin.DateFieldListFilter)),
     )
-    search_fields = ("tenant_name", "api_key_prefix", "user_name")
-    search_help_text = "By generation id (gen_…), tenant, key prefix or user"
+    search_fields = ("tenant_name", "api_key_prefix")
+    search_help_text = "By generation id (gen_…), tenant or key prefix"
     sortable_by = ()
     fieldsets = (
         (
@@ -76,7 +76,7 @@ class LaneAssignmentAdmin(GenerationRecordAdmin):
 
     @display(description="By")
     def who(self, assignment: LaneAssignment) -> str:
-        return assignment.user_name or f"key sb_{assignment.api_key_prefix}…"
+        return f"user {assignment.user_id}" if assignment.user_id else f"key sb_{assignment.api_key_prefix}…"
 
     @display(description="When")
     def when(self, assignment: LaneAssignment) -> str:

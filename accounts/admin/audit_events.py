@@ -11,10 +11,10 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from unfold.decorators import action, display
 
-from accounts import audit
 from accounts.admin.base import RecordAdmin
 from accounts.admin.filters import titled
 from accounts.admin.trail import TrailEntry, changes_of
+from accounts.audit import verification
 from accounts.formatting import ago, code, exactly, number
 from accounts.models import AuditEvent
 
@@ -130,11 +130,11 @@ class AuditEventAdmin(RecordAdmin):
     def verify(self, request: HttpRequest) -> HttpResponseBase:
         """Walks the whole chain, so it is asked for with a POST."""
         if request.method == "POST":
-            found = audit.verify()
-            if found.broken:
+            found = verification.verify()
+            if found.fault:
                 messages.error(
                     request,
-                    f"The chain is broken at event {found.broken.sequence} ({found.broken.reason}); the "
+                    f"The chain is broken at event {found.fault.sequence} ({found.fault.reason}); the "
                     f"{found.events} events before it hold.",
                 )
             else:

@@ -3,7 +3,17 @@
 from accounts.models.allowance import Allowance, BudgetWindow, Reservation
 from accounts.models.api_key import ApiKey, Scope
 from accounts.models.assignment import AssignmentReason, LaneAssignment
-from accounts.models.audit import AuditEvent, AuditHead
+from accounts.models.audit import (
+    AuditArchive,
+    AuditCheckpoint,
+    AuditEvent,
+    AuditHead,
+    AuditPersonalValue,
+    AuditSettings,
+    AuditSigningKey,
+    AuditVerification,
+    SealedAssignment,
+)
 from accounts.models.budget_event import BudgetEvent
 from accounts.models.entitlement import Approval, Entitlement, OnExhausted
 from accounts.models.lane import Lane
@@ -20,8 +30,14 @@ __all__ = [
     "ApiKey",
     "Approval",
     "AssignmentReason",
+    "AuditArchive",
+    "AuditCheckpoint",
     "AuditEvent",
     "AuditHead",
+    "AuditPersonalValue",
+    "AuditSettings",
+    "AuditSigningKey",
+    "AuditVerification",
     "BudgetEvent",
     "BudgetWindow",
     "Entitlement",
@@ -34,6 +50,7 @@ __all__ = [
     "Reservation",
     "Role",
     "Scope",
+    "SealedAssignment",
     "Tenant",
     "UsageRollup",
     "User",

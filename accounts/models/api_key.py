@@ -17,6 +17,7 @@ class Scope(models.TextChoices):
     INFERENCE = "inference", "Generate: chat, completions, their generations"
     READ = "read", "Read: models, and how generations stand"
     ADMIN = "admin", "Administer its tenant: its keys, limits, usage and costs"
+    AUDIT = "audit", "Read the audit of every tenant, as an auditor does"
     OPERATOR = "operator", "Administer every tenant, as an operator does"
 
 

@@ -25,7 +25,8 @@ class AssignmentReason(models.TextChoices):
 class LaneAssignment(models.Model):
     """The append-only record of one generation's lane: asked for, given, why, by which rule.
 
-    Carries ids and names as they were then, and no foreign keys, so that it stays true.
+    Carries ids and names as they were then, and no foreign keys, so that it stays true. Sealed in batches under a root
+    that is chained (``SealedAssignment``).
     """
 
     generation_id = models.UUIDField(primary_key=True)
@@ -33,8 +34,8 @@ class LaneAssignment(models.Model):
     tenant_name = models.CharField(max_length=100)
     api_key_id = models.UUIDField(null=True)
     api_key_prefix = models.CharField(max_length=16, blank=True)
+    #: Who they are stands with the user, where it can be erased.
     user_id = models.UUIDField(null=True)
-    user_name = models.CharField(max_length=150, blank=True)
     requested_lane = models.CharField(max_length=30, blank=True)
     given_lane = models.CharField(max_length=30)
     reason = models.CharField(max_length=30, choices=AssignmentReason)
@@ -50,6 +51,7 @@ class LaneAssignment(models.Model):
 
     class Meta:
         ordering = ["-created_at"]
+        indexes = [models.Index(fields=["created_at"], name="lane_assignment_by_time")]
         constraints = [
             models.CheckConstraint(
                 condition=models.Q(reason__in=AssignmentReason.values), name="assignment_reason_known"

@@ -9,6 +9,8 @@ from django.db import models
 class User(AbstractUser):
     """A person. ``is_staff`` may open the admin; ``is_superuser`` is a platform operator.
 
+    ``is_auditor`` sees all of the audit there, and changes nothing.
+
     Users are closed (``is_active = False``), never deleted: audit events name them.
     """
 
@@ -17,6 +19,17 @@ class User(AbstractUser):
         default=False,
         help_text="The password was set by somebody else: it is changed at the next log-in.",
     )
+    is_auditor = models.BooleanField(
+        "auditor", default=False, help_text="Sees all of the audit in the admin, and changes nothing."
+    )
+    erased_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="Their personal data was erased then."
+    )
 
     class Meta(AbstractUser.Meta):
         ordering = ["username"]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(erased_at=None) | models.Q(is_active=False), name="user_erased_is_closed"
+            ),
+        ]

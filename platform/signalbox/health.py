@@ -18,6 +18,7 @@ from django.db import DatabaseError
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_safe
 
+from accounts.audit import triggers
 from inference.dispatch.heartbeats import heartbeats
 from inference.messages import Heartbeat
 from inference.models import LanguageModel
@@ -32,6 +33,8 @@ class NotReady(StrEnum):
 
     DATABASE_UNREACHABLE = "database_unreachable"
     STORE_UNREACHABLE = "store_unreachable"
+    #: The database would let somebody change what the audit has chained.
+    AUDIT_UNGUARDED = "audit_unguarded"
     #: No model has a worker.
     NOTHING_SERVED = "nothing_served"
     #: A model was being served, and its worker is gone.
@@ -117,9 +120,13 @@ def expected_models() -> set[str]:
 def _readiness() -> Readiness:
     try:
         expected = expected_models()
+        unguarded = triggers.missing()
     except DatabaseError:
         _log.warning("not_ready", reason=NotReady.DATABASE_UNREACHABLE.value, exc_info=True)
         return Readiness(NotReady.DATABASE_UNREACHABLE, {})
+    if unguarded:
+        _log.error("not_ready", reason=NotReady.AUDIT_UNGUARDED.value, triggers=unguarded)
+        return Readiness(NotReady.AUDIT_UNGUARDED, {})
     try:
         beats = heartbeats(store.shared_client())
     except redis.RedisError:

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from accounts import audit
+from accounts.audit import verification
 
 
 class Command(BaseCommand):
@@ -15,10 +15,10 @@ class Command(BaseCommand):
         verbs.add_parser("verify", help="Walk the chain from the first event; exit 1 at a break.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        found = audit.verify()
-        if found.broken:
+        found = verification.verify()
+        if found.fault:
             raise CommandError(
-                f"The chain is broken at event {found.broken.sequence} ({found.broken.reason}); the "
+                f"The chain is broken at event {found.fault.sequence} ({found.fault.reason}); the "
                 f"{found.events} events before it hold. Compare with your last backup before changing anything."
             )
         events = "1 event" if found.events == 1 else f"{found.events} events"

@@ -1,0 +1,23 @@
+"""The proof of who was given what, when and by whom: an append-only chain of events, one for the installation.
+
+Every verb that writes calls ``record`` last in its own transaction. Lane assignments are too many for that: they are
+sealed in batches, and each batch's root is an event. What is in the chain is never changed, and ``verification`` finds
+where it was.
+
+====================  ==================================================================================
+``recording``         appends events, in the transaction of the change
+``values``            what may stand in one: no secret, and of people a commitment
+``contents``          what of a row is hashed; ``canonical`` how; ``merkle`` the trees over batches
+``sealing``           lane assignments into batches
+``triggers``          the database refuses to change what is chained
+``verification``      walks the chain and names the first thing that is wrong
+``checkpoints``       the head, signed, kept outside; ``signing_keys`` what with
+``export``            records with proofs for somebody who does not trust us; ``archives`` the same, for old segments
+``erasure``           a person's data out of the audit, the chain as it was
+====================  ==================================================================================
+"""
+
+from accounts.audit.recording import Change, ObjectRef, fields_of, record, record_all, reference_of
+from accounts.audit.values import AuditError
+
+__all__ = ["AuditError", "Change", "ObjectRef", "fields_of", "record", "record_all", "reference_of"]

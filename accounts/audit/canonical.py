@@ -1,0 +1,44 @@
+"""How records become bytes and bytes become hashes. Pure; the script that checks exports does the same by itself.
+
+A record's content is a JSON object, written in one way only. What is chained is
+``SHA-256(previous hash ‖ content hash)``, so that a record's place in the chain can be shown without its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from typing import Any, Final
+
+#: What the first event's ``previous_hash`` is.
+GENESIS_HASH: Final = "0" * 64
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one way to write ``value`` as JSON: keys sorted, no spaces, UTF-8. Has no floats: they print unequally."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def content_hash(content: Any) -> str:
+    """SHA-256 of ``content`` in its canonical form, as hexadecimal digits."""
+    return hashlib.sha256(canonical_json(content)).hexdigest()
+
+
+def link_hash(previous: str, content: str) -> str:
+    """The chain's hash at a record, from the hash before it and the hash of the record's content."""
+    return hashlib.sha256(bytes.fromhex(previous) + bytes.fromhex(content)).hexdigest()
+
+
+def commitment(salt: str, value: str) -> str:
+    """What stands in the chain for a personal ``value``: tells nothing of it without the random ``salt``.
+
+    ``salt`` is 32 hexadecimal digits. With both, anybody can see that the value is the one that was recorded; once they
+    are erased nobody can learn it, and the chain holds as before.
+    """
+    return hashlib.sha256(bytes.fromhex(salt) + value.encode()).hexdigest()
+
+
+def utc_text(at: datetime) -> str:
+    """``at`` in UTC as ISO 8601 with microseconds: the one way in which hashed records write a time."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds")

@@ -1,0 +1,174 @@
+"""The database refuses to change what is chained: triggers on SQLite and PostgreSQL.
+
+They stop mistakes, faults of ours and injected statements; whoever owns the database can drop them, which is what the
+chain and its checkpoints are for. They are taken away before a migration, because SQLite cannot rebuild a table that
+another one's trigger reads, and put in place after it. Readiness asks whether they are there.
+
+Nothing that is chained can be updated or truncated. It can be deleted only once an ``AuditArchive`` row covers it, and
+those rows are chained themselves. Personal values can be deleted (that is erasure), not rewritten. The head only moves
+on. On SQLite ``INSERT OR REPLACE`` deletes without asking a trigger, so the place of a row that is there refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model
+
+from accounts.models import (
+    AuditArchive,
+    AuditCheckpoint,
+    AuditEvent,
+    AuditHead,
+    AuditPersonalValue,
+    AuditSigningKey,
+    LaneAssignment,
+    SealedAssignment,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """What is refused of one table. ``OLD`` and ``NEW`` are the row's two states in its SQL conditions."""
+
+    model: type[Model]
+    #: Under which condition an update passes; empty: never.
+    update_if: str = ""
+    #: Under which condition a delete passes; empty: never.
+    delete_if: str = ""
+
+    @property
+    def table(self) -> str:
+        return self.model._meta.db_table
+
+    @property
+    def key(self) -> str:
+        return str(self.model._meta.pk.column)
+
+
+_ARCHIVED: Final = (
+    "EXISTS (SELECT 1 FROM accounts_auditarchive a "
+    "WHERE {batch} BETWEEN a.first_sequence AND a.last_sequence)"
+)
+
+GUARDS: Final = (
+    _Guard(AuditEvent, delete_if=_ARCHIVED.format(batch="OLD.sequence")),
+    _Guard(
+        LaneAssignment,
+        delete_if=(
+            "EXISTS (SELECT 1 FROM accounts_sealedassignment s, accounts_auditarchive a "
+            "WHERE s.generation_id = OLD.generation_id AND s.batch BETWEEN a.first_sequence AND a.last_sequence)"
+        ),
+    ),
+    _Guard(SealedAssignment, delete_if=_ARCHIVED.format(batch="OLD.batch")),
+    _Guard(AuditPersonalValue, delete_if="1 = 1"),
+    _Guard(AuditHead, update_if="NEW.id = OLD.id AND NEW.sequence > OLD.sequence"),
+    _Guard(AuditSigningKey),
+    _Guard(AuditCheckpoint),
+    _Guard(AuditArchive),
+)
+
+
+def install(using: str = DEFAULT_DB_ALIAS) -> None:
+    """Put every trigger in place, in the form that this version has. May be repeated."""
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        for guard in GUARDS:
+            for statement in _statements(connection, guard):
+                cursor.execute(statement)
+
+
+def remove(using: str = DEFAULT_DB_ALIAS) -> None:
+    """Take every trigger away. May be repeated, and where there are no tables yet."""
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        for guard in GUARDS:
+            for name in _names(connection, guard):
+                on_table = "" if connection.vendor == "sqlite" else f" ON {guard.table}"
+                cursor.execute(f"DROP TRIGGER IF EXISTS {name}{on_table}")
+
+
+def missing(using: str = DEFAULT_DB_ALIAS) -> list[str]:
+    """The names of the triggers that are not in place, or are switched off. One query."""
+    connection = connections[using]
+    query = (
+        "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        if connection.vendor == "sqlite"
+        else "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('O', 'A')"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        present = {name for (name,) in cursor.fetchall()}
+    return [name for guard in GUARDS for name in _names(connection, guard) if name not in present]
+
+
+def remove_before_migrate(*, using: str, **_: Any) -> None:
+    """Receiver of ``pre_migrate``."""
+    remove(using)
+
+
+def install_after_migrate(*, using: str, **_: Any) -> None:
+    """Receiver of ``post_migrate``. Tables may be missing where a migration was run to an older state."""
+    tables = set(connections[using].introspection.table_names())
+    if all(guard.table in tables for guard in GUARDS):
+        install(using)
+
+
+def _names(connection: BaseDatabaseWrapper, guard: _Guard) -> list[str]:
+    kinds = ("update", "delete", "replace") if connection.vendor == "sqlite" else ("change", "truncate")
+    return [f"{guard.table}_refuses_{kind}" for kind in kinds]
+
+
+def _statements(connection: BaseDatabaseWrapper, guard: _Guard) -> Sequence[str]:
+    return _on_sqlite(guard) if connection.vendor == "sqlite" else _on_postgresql(guard)
+
+
+def _message(guard: _Guard, what: str) -> str:
+    return f"{guard.table} is append-only: {what} refused"
+
+
+def _on_sqlite(guard: _Guard) -> list[str]:
+    table = guard.table
+    conditions = {
+        "update": ("UPDATE", guard.update_if and f"NOT ({guard.update_if})"),
+        "delete": ("DELETE", guard.delete_if and f"NOT ({guard.delete_if})"),
+        "replace": ("INSERT", f"EXISTS (SELECT 1 FROM {table} WHERE {guard.key} = NEW.{guard.key})"),  # noqa: S608 — our own names
+    }
+    statements = []
+    for kind, (verb, when) in conditions.items():
+        name = f"{table}_refuses_{kind}"
+        statements += [
+            f"DROP TRIGGER IF EXISTS {name}",
+            f"CREATE TRIGGER {name} BEFORE {verb} ON {table} FOR EACH ROW {f'WHEN {when} ' if when else ''}"
+            f"BEGIN SELECT RAISE(ABORT, '{_message(guard, verb)}'); END",
+        ]
+    return statements
+
+
+def _on_postgresql(guard: _Guard) -> list[str]:
+    table = guard.table
+    function = f"{table}_refuse"
+    return [
+        f"""
+        CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $body$
+        BEGIN
+            IF TG_OP = 'UPDATE' THEN
+                IF {guard.update_if or "false"} THEN RETURN NEW; END IF;
+            ELSIF TG_OP = 'DELETE' THEN
+                IF {guard.delete_if or "false"} THEN RETURN OLD; END IF;
+            END IF;
+            RAISE EXCEPTION '{table} is append-only: % refused', TG_OP USING ERRCODE = 'restrict_violation';
+        END
+        $body$
+        """,
+        f"DROP TRIGGER IF EXISTS {table}_refuses_change ON {table}",
+        f"CREATE TRIGGER {table}_refuses_change BEFORE UPDATE OR DELETE ON {table} "
+        f"FOR EACH ROW EXECUTE FUNCTION {function}()",
+        f"DROP TRIGGER IF EXISTS {table}_refuses_truncate ON {table}",
+        f"CREATE TRIGGER {table}_refuses_truncate BEFORE TRUNCATE ON {table} "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
+    ]
