@@ -47,9 +47,10 @@ def main() -> None:
 
 def _turns(platform: processes.Platform, key: str, arguments: argparse.Namespace) -> None:
     print(
-        "| streams | rounds a grant | rounds of each, by quarter of the time | Jain's index | TTFT of each, s |"
+        "| streams | rounds a grant | events of each, by quarter of the time | Jain's index of events | "
+        "drafted for each | Jain's index of drafted | TTFT of each, s |"
     )
-    print("| --- | --- | --- | --- | --- |")
+    print(f"|{' --- |' * 7}")
     for clients in (2, 3):
         runs: dict[int, list[list[OpenStream]]] = {grant: [] for grant in arguments.grant_rounds}
         for _ in range(arguments.repeats):
