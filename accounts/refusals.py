@@ -17,9 +17,16 @@ class ChangeRefusal(StrEnum):
     KEY_REVOKED = "key_revoked"
     KEY_EXPIRED = "key_expired"
     KEY_ALREADY_ROTATED = "key_already_rotated"
+    #: A signing key is said to be lost that is there.
+    KEY_NOT_LOST = "key_not_lost"
     #: A scope that reaches beyond the tenant, from somebody who does not run the platform.
     OPERATORS_ONLY = "operators_only"
     USER_CLOSED = "user_closed"
+    #: Only closed accounts can be erased.
+    USER_OPEN = "user_open"
+    USER_ERASED = "user_erased"
+    #: Generations of theirs have not all ended.
+    STILL_RUNNING = "still_running"
     ALREADY_A_MEMBER = "already_a_member"
     MEMBERSHIP_ENDED = "membership_ended"
     LAST_OWNER = "last_owner"

@@ -11,7 +11,8 @@ where it was.
 ``sealing``           lane assignments into batches
 ``triggers``          the database refuses to change what is chained
 ``verification``      walks the chain and names the first thing that is wrong
-``checkpoints``       the head, signed, kept outside; ``signing_keys`` what with
+``checkpoints``       the head, signed; ``signing_keys`` what with; ``anchors`` brings them outside
+``settings``          how often the head is signed, when old records are archived
 ``export``            records with proofs for somebody who does not trust us; ``archives`` the same, for old segments
 ``erasure``           a person's data out of the audit, the chain as it was
 ====================  ==================================================================================

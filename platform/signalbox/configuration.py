@@ -164,6 +164,21 @@ class Configuration(BaseSettings):
     log_retention_days: int = Field(
         default=14, ge=1, description="Days that the processes' old logs in the state directory are kept."
     )
+    audit_anchor_file: Path = Field(
+        default_factory=lambda data: data["state_dir"] / "audit" / "checkpoints.jsonl",
+        description="File that every signed checkpoint of the audit is appended to. It proves most on another "
+        "machine's disk: its directory must be there.",
+    )
+    audit_anchor_url: str = Field(
+        default="",
+        repr=False,
+        description="Where every signed checkpoint of the audit is sent: an `https://` URL, by the rules of webhooks. "
+        "Empty: nowhere.",
+    )
+    audit_archive_dir: Path = Field(
+        default_factory=lambda data: data["state_dir"] / "audit" / "archives",
+        description="Where old segments of the audit are moved, if they are to be (the audit's settings in the admin).",
+    )
     blas: Literal["auto", "stock"] = Field(
         default="auto",
         description="On a Linux CPU: `auto` takes the fastest BLAS there is, `stock` leaves MLX its own slow one, "

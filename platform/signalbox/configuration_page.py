@@ -41,6 +41,9 @@ def variable(name: str, field: FieldInfo) -> str:
 
 
 def _default(field: FieldInfo) -> str:
+    if field.default_factory is not None:
+        within = field.get_default(call_default_factory=True, validated_data={"state_dir": Path()})
+        return f"`{within}` in the state directory"
     default: Any = field.default
     if isinstance(default, Path):
         return f"`{default.relative_to(ROOT)}` in the checkout"

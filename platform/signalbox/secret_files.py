@@ -16,14 +16,20 @@ def read_or_create(name: str, nbytes: int = 32) -> str:
     Several processes may ask at once: the file is linked into place whole, and the first one wins. Raises
     ``StateDirectoryError`` when it can be neither read nor made.
     """
+    try:
+        return read(name)
+    except FileNotFoundError:
+        create(name, secrets.token_urlsafe(nbytes))
+    return read(name)
+
+
+def read(name: str) -> str:
+    """The secret ``name``, which is there. Raises ``FileNotFoundError``, and ``StateDirectoryError`` as above."""
     path = configuration().secrets_dir / name
     try:
-        if not path.exists():
-            _create(path, secrets.token_urlsafe(nbytes))
-    except OSError as error:
-        raise unusable("the secret", path, "made", error) from error
-    try:
         secret = path.read_text().strip()
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise unusable("the secret", path, "read", error) from error
     except UnicodeDecodeError:
@@ -31,6 +37,15 @@ def read_or_create(name: str, nbytes: int = 32) -> str:
     if not secret:
         raise StateDirectoryError(f"The secret {path} holds no text. Restore it from your backup.")
     return secret
+
+
+def create(name: str, text: str) -> None:
+    """Write ``text`` as the secret ``name``, unless that is there. Raises ``StateDirectoryError`` when it cannot."""
+    path = configuration().secrets_dir / name
+    try:
+        _create(path, text)
+    except OSError as error:
+        raise unusable("the secret", path, "made", error) from error
 
 
 def _create(path: Path, text: str) -> None:

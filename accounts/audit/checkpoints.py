@@ -1,0 +1,276 @@
+"""The chain's head, signed: what is kept of it outside shows later whether what came before is still the same.
+
+A chain by itself shows that nothing was changed in its middle. Whoever owns the database can still cut off its end, or
+write all of it anew. Neither fits a checkpoint that was taken before and lies where they cannot reach it: a chain that
+holds and goes through a checkpoint is, up to there, the chain that was signed.
+
+A checkpoint is written as one line of JSON: what is signed, and the signature.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from django.db import transaction
+
+from accounts.audit import archive_files, settings, signing_keys
+from accounts.audit.canonical import GENESIS_HASH, canonical_json, utc_text
+from accounts.models import AuditArchive, AuditCheckpoint, AuditEvent, AuditHead, AuditSigningKey
+
+_FORMAT: Final = 1
+_FIELDS: Final = frozenset({"checkpoint", "sequence", "hash", "at", "key", "signature"})
+_HEX: Final = re.compile(r"[0-9a-f]+")
+_TICK: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedCheckpoint:
+    """A checkpoint as it is kept outside: at ``at`` the chain's last event was ``sequence``, and its hash ``hash``."""
+
+    at: datetime
+    sequence: int
+    hash: str
+    key_id: str
+    signature: str
+
+
+Checkpoint = AuditCheckpoint | SignedCheckpoint
+
+
+class CheckpointReason(StrEnum):
+    """Why a checkpoint and the chain do not fit, or why the checkpoint proves nothing."""
+
+    UNKNOWN_KEY = "unknown_key"
+    #: Signed with a key at a time at which that was not the one that signs.
+    RETIRED_KEY = "retired_key"
+    BAD_SIGNATURE = "bad_signature"
+    #: The chain ends before it.
+    TRUNCATED = "truncated"
+    #: At its place the chain has another hash.
+    REWRITTEN = "rewritten"
+    #: Its place is in an archive whose file is not here: it could not be compared.
+    ARCHIVE_MISSING = "archive_missing"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFault:
+    """What is wrong with a checkpoint, or by it with the chain: a code, and words."""
+
+    sequence: int
+    reason: CheckpointReason
+    message: str
+
+
+class CheckpointRefused(RuntimeError):
+    """The chain contradicts the last checkpoint: its head is not signed."""
+
+
+class CheckpointFileError(ValueError):
+    """A file of checkpoints cannot be read, or holds something else. The message names the line."""
+
+
+def statement(checkpoint: Checkpoint) -> bytes:
+    """What is signed."""
+    return canonical_json(_stated(checkpoint))
+
+
+def line(checkpoint: Checkpoint) -> str:
+    """The checkpoint as it is kept outside: what is signed and the signature, as one line of JSON, without its end."""
+    return canonical_json(_stated(checkpoint) | {"signature": checkpoint.signature}).decode()
+
+
+def parse(text: str | bytes) -> SignedCheckpoint:
+    """The checkpoint that ``line`` wrote, in whatever spacing. Raises ``CheckpointFileError`` for what is none."""
+    try:
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or fields.keys() != _FIELDS or fields["checkpoint"] != _FORMAT:
+            raise ValueError("it has other fields")
+        at, sequence = datetime.fromisoformat(fields["at"]), fields["sequence"]
+        if type(sequence) is not int or sequence < 0 or at.tzinfo is None:
+            raise ValueError("its place or its time is none")
+        texts = [fields["hash"], fields["key"], fields["signature"]]
+        if not all(isinstance(value, str) and _HEX.fullmatch(value) for value in texts):
+            raise ValueError("its hash, key or signature is none")
+    except (ValueError, TypeError) as error:
+        raise CheckpointFileError(f"This is no checkpoint: {error}.") from error
+    return SignedCheckpoint(at, sequence, *texts)
+
+
+def read_file(path: Path) -> list[SignedCheckpoint]:
+    """The checkpoints of a file, in its order; empty lines are passed over. Raises ``CheckpointFileError``."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise CheckpointFileError(f"The checkpoints in {path} cannot be read: {error.strerror}.") from error
+    found = []
+    for number, text in enumerate(lines, start=1):
+        if text.strip():
+            try:
+                found.append(parse(text))
+            except CheckpointFileError as error:
+                raise CheckpointFileError(f"{path}, line {number}: {error}") from error
+    return found
+
+
+def make(now: datetime) -> AuditCheckpoint | None:
+    """Sign the chain's head as it is; None: it has not moved since the last checkpoint.
+
+    Makes the first signing key where there is none. Raises ``CheckpointRefused`` where the chain does not fit the last
+    checkpoint: a second signature would lend itself to whoever has changed it. Raises ``SigningKeyMissing`` where this
+    machine has no key.
+    """
+    signing_keys.introduce_first()
+    signing_keys.forget_replaced()
+    with transaction.atomic():
+        # Under the lock, so that no key is replaced between the choice of one and its signature.
+        head = AuditHead.objects.select_for_update(no_key=True).get(id=1)
+        last = latest()
+        if last is not None:
+            if (fault := fault_of(last)) and fault.reason is not CheckpointReason.ARCHIVE_MISSING:
+                raise CheckpointRefused(f"No checkpoint is made: {fault.message}")
+            if last.sequence == head.sequence:
+                return None
+        signer = signing_keys.signer()
+        checkpoint = AuditCheckpoint(
+            # After the last one and its key, whatever the clocks say: files are continued by their times.
+            at=max([now, signer.since, *([last.at + _TICK] if last else [])]),
+            sequence=head.sequence,
+            hash=head.hash,
+            key_id=signer.key_id,
+        )
+        checkpoint.signature = signer.sign(statement(checkpoint)).hex()
+        checkpoint.save(force_insert=True)
+    return checkpoint
+
+
+def make_when_due(now: datetime) -> AuditCheckpoint | None:
+    """As ``make``, once the last checkpoint is as old as the settings say. None: it is not, or nothing has moved."""
+    last = latest()
+    minutes = settings.current().checkpoint_minutes
+    if last is not None and now - last.at < timedelta(minutes=minutes):
+        return None
+    return make(now)
+
+
+def latest() -> AuditCheckpoint | None:
+    """The last checkpoint that was made; None: there is none."""
+    return AuditCheckpoint.objects.order_by("-at").first()
+
+
+def hash_at(sequence: int) -> str | None:
+    """The chain's hash at an event, as its row has it, or the archive that it was moved to; None: neither is here.
+
+    That it follows from what is recorded is what walking the chain shows.
+    """
+    if sequence == 0:
+        return GENESIS_HASH
+    found = AuditEvent.objects.filter(sequence=sequence).values_list("hash", flat=True).first()
+    archive = None if found else _archive_with(sequence)
+    return found if archive is None else _archived_hash(archive, sequence)
+
+
+def fault_of(
+    checkpoint: Checkpoint, *, hash_at: Callable[[int], str | None] = hash_at
+) -> CheckpointFault | None:
+    """What is wrong with a checkpoint, or by it with the chain; None: the chain goes through it as it was signed.
+
+    ``hash_at`` gives the chain's hash at an event: whoever has walked the chain knows it already.
+    """
+    keys = signing_keys.public_keys()
+    reason, message = (
+        _signature_fault(checkpoint, keys)
+        or _place_fault(checkpoint, hash_at)
+        or _time_fault(checkpoint, keys)
+        or (None, "")
+    )
+    return CheckpointFault(checkpoint.sequence, reason, message) if reason else None
+
+
+def _stated(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "checkpoint": _FORMAT,
+        "sequence": checkpoint.sequence,
+        "hash": checkpoint.hash,
+        "at": utc_text(checkpoint.at),
+        "key": checkpoint.key_id,
+    }
+
+
+_Found = tuple[CheckpointReason, str]
+
+
+def _signature_fault(checkpoint: Checkpoint, keys: list[AuditSigningKey]) -> _Found | None:
+    known = {key.id: key for key in keys}
+    if checkpoint.key_id not in known:
+        return (
+            CheckpointReason.UNKNOWN_KEY,
+            f"The {_name(checkpoint)} is signed with the key {checkpoint.key_id}, which is not one of ours.",
+        )
+    public_key = known[checkpoint.key_id].public_key
+    if not signing_keys.is_signed(public_key, statement(checkpoint), checkpoint.signature):
+        return (
+            CheckpointReason.BAD_SIGNATURE,
+            f"The signature of the {_name(checkpoint)} is not that of its key.",
+        )
+    return None
+
+
+def _time_fault(checkpoint: Checkpoint, keys: list[AuditSigningKey]) -> _Found | None:
+    signing_then = [key.id for key in keys if key.created_at <= checkpoint.at][-1:]
+    if signing_then == [checkpoint.key_id]:
+        return None
+    return (
+        CheckpointReason.RETIRED_KEY,
+        f"The {_name(checkpoint)} is signed with the key {checkpoint.key_id}, which was not the one that signed then.",
+    )
+
+
+def _place_fault(checkpoint: Checkpoint, hash_at: Callable[[int], str | None]) -> _Found | None:
+    head = AuditHead.objects.get(id=1)
+    if checkpoint.sequence > head.sequence:
+        return (
+            CheckpointReason.TRUNCATED,
+            f"The chain ends at event {head.sequence}; the {_name(checkpoint)} was signed when it went to event "
+            f"{checkpoint.sequence}: what followed was cut off, or an older state was restored.",
+        )
+    found = hash_at(checkpoint.sequence)
+    if found is None and (archive := _archive_with(checkpoint.sequence)):
+        return (
+            CheckpointReason.ARCHIVE_MISSING,
+            f"The {_name(checkpoint)} cannot be compared: event {checkpoint.sequence} is in {archive.file_name}, "
+            "which is not here or is damaged.",
+        )
+    if found != checkpoint.hash:
+        return (
+            CheckpointReason.REWRITTEN,
+            f"The chain has {f'the hash {found}' if found else 'no event'} at {checkpoint.sequence}; the "
+            f"{_name(checkpoint)} says {checkpoint.hash}: the chain was written anew up to there.",
+        )
+    return None
+
+
+def _archive_with(sequence: int) -> AuditArchive | None:
+    return AuditArchive.objects.filter(first_sequence__lte=sequence, last_sequence__gte=sequence).first()
+
+
+def _archived_hash(archive: AuditArchive, sequence: int) -> str | None:
+    if sequence == archive.last_sequence:
+        return archive.last_hash
+    try:
+        for record in archive_files.read(archive):
+            if record["record"] == "event" and record["content"]["sequence"] == sequence:
+                return str(record["hash"])
+    except archive_files.ArchiveDamaged:
+        return None
+    return None
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    return f"checkpoint of {checkpoint.at:%Y-%m-%d %H:%M:%S}Z"
