@@ -244,7 +244,13 @@ def configuration() -> Configuration:
     try:
         return Configuration()
     except ValidationError as error:
-        raise SystemExit("\n".join(_mistake(mistake) for mistake in error.errors())) from None
+        mistakes = [
+            _mistake(mistake)
+            for mistake in error.errors()
+            # What follows from a mistake, and is none.
+            if mistake["type"] != "default_factory_not_called"
+        ]
+        raise SystemExit("\n".join(mistakes)) from None
 
 
 def _mistake(mistake: ErrorDetails) -> str:
