@@ -37,6 +37,21 @@ app.conf.beat_schedule = {
         "options": {"expires": 10},
     },
     "send webhooks": {"task": "accounts.tasks.send_webhooks", "schedule": 10.0, "options": {"expires": 10}},
+    # What is not sealed yet is proved by nothing: at most a second of it.
+    "seal assignments": {
+        "task": "accounts.tasks.seal_assignments",
+        "schedule": 1.0,
+        "options": {"expires": 1},
+    },
+    # How often a checkpoint is made is a setting; this is how soon it is followed, and failed anchors are tried again.
+    "checkpoint the audit": {
+        "task": "accounts.tasks.checkpoint_audit",
+        "schedule": 60.0,
+        "options": {"expires": 60},
+    },
+    # At night, UTC, before old records are moved.
+    "verify the audit": {"task": "accounts.tasks.verify_audit", "schedule": crontab(hour="2", minute="13")},
+    "archive the audit": {"task": "accounts.tasks.archive_audit", "schedule": crontab(hour="4", minute="23")},
     # A queue without a worker is where the longest wait matters most, and nobody else would look then.
     "end overdue": {"task": "inference.tasks.end_overdue", "schedule": 5.0, "options": {"expires": 5}},
     "delete old requests": {"task": "inference.tasks.delete_old_requests", "schedule": crontab(minute="17")},

@@ -16,7 +16,8 @@ from typing import Any
 import redis
 from django.db import DatabaseError
 
-from accounts.models import Lane
+from accounts.audit import sealing
+from accounts.models import AuditHead, AuditVerification, Lane
 from inference.dispatch.heartbeats import heartbeats
 from inference.dispatch.queue import DispatchQueue
 from inference.messages import Heartbeat
@@ -42,9 +43,25 @@ class ProcessStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditStatus:
+    """The audit: its events, assignments that wait for their batch, and the last verification, if there was one."""
+
+    events: int
+    unsealed: int
+    verified_at: datetime | None
+    holds: bool | None
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        at = self.verified_at.isoformat(timespec="seconds") if self.verified_at else None
+        return {**asdict(self), "verified_at": at}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationStatus:
     """The whole. ``supervisor`` is the process of `manage.py up`, if it runs; ``queues`` counts what waits by model and
-    lane, None while the store or the database cannot be asked. ``problem`` is what the one that failed said."""
+    lane, None while the store or the database cannot be asked; ``audit`` is None while the database cannot. ``problem``
+    is what the one that failed said."""
 
     state_dir: str
     url: str
@@ -52,6 +69,7 @@ class InstallationStatus:
     readiness: Readiness
     processes: list[ProcessStatus]
     queues: dict[str, dict[str, int]] | None
+    audit: AuditStatus | None
     problem: str | None
 
     def as_json(self) -> dict[str, Any]:
@@ -73,6 +91,7 @@ class InstallationStatus:
                 for each in self.processes
             ],
             "queues": self.queues,
+            "audit": self.audit.as_json() if self.audit else None,
         }
 
 
@@ -82,8 +101,10 @@ def installation_status(settings: Configuration) -> InstallationStatus:
     url, listed = ProcessList(settings.state_dir).read() if supervisor is not None else (None, [])
     beats: list[Heartbeat] = []
     queues: dict[str, dict[str, int]] | None = None
+    audit: AuditStatus | None = None
     problem = None
     try:
+        audit = _audit()
         expected = expected_models()
         lanes: dict[int, str] = dict(Lane.objects.values_list("rank", "name"))
         models = list(LanguageModel.objects.filter(retired_at=None).values_list("name", flat=True))
@@ -102,7 +123,19 @@ def installation_status(settings: Configuration) -> InstallationStatus:
         readiness=readiness,
         processes=_processes(supervisor, listed, beats, time.time() - settings.lease_seconds),
         queues=queues,
+        audit=audit,
         problem=problem,
+    )
+
+
+def _audit() -> AuditStatus:
+    head = AuditHead.objects.filter(id=1).first()
+    last = AuditVerification.objects.order_by("-started_at").first()
+    return AuditStatus(
+        events=head.sequence if head else 0,
+        unsealed=sealing.unsealed().count,
+        verified_at=last.finished_at if last else None,
+        holds=last.fault is None if last else None,
     )
 
 

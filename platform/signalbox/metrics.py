@@ -28,6 +28,7 @@ from inference.dispatch.queue import DispatchQueue
 from inference.messages import Heartbeat
 from inference.models import LanguageModel
 from signalbox import secret_files, store
+from signalbox.audit_metrics import AuditCollector
 from signalbox.notification_metrics import NotificationCollector
 from signalbox.web_metrics import registry
 
@@ -182,6 +183,7 @@ def _render() -> bytes:
     shared = CollectorRegistry()
     shared.register(StoreCollector())
     shared.register(NotificationCollector())
+    shared.register(AuditCollector())
     return generate_latest(registry) + generate_latest(shared)
 
 

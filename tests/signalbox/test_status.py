@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import redis
 from django.core.management import call_command
+from django.utils import timezone
 
+from accounts.models import AuditVerification
 from inference.dispatch.heartbeats import beat
 from inference.dispatch.queue import DispatchQueue
 from inference.messages import Heartbeat
@@ -62,6 +64,7 @@ def test_it_answers_when_nothing_runs(tmp_path: Path, monkeypatch: pytest.Monkey
         "models": {},
         "processes": [],
         "queues": None,
+        "audit": {"events": 0, "unsealed": 0, "verified_at": None, "holds": None},
     }
     assert status.problem
     assert list(tmp_path.iterdir()) == []
@@ -144,3 +147,23 @@ async def test_access_lines_reach_the_log_file_and_a_terminal_only_what_happens(
     assert "started" in shown
     assert ("GET /chat/" in shown) is not is_terminal
     assert "GET /chat/" in log.path.read_text()
+
+
+def test_the_audit_is_told_in_a_line(tmp_path: Path, valkey: redis.Redis) -> None:
+    assert "Audit: 0 events, 0 assignments not sealed yet, never verified" in run()
+    fields = {
+        "started_at": timezone.now(),
+        "finished_at": timezone.now(),
+        "first_sequence": 1,
+        "last_sequence": 7,
+    }
+    counts = {"last_hash": "ab" * 32, "events": 7, "assignments": 0, "unsealed": 0}
+    AuditVerification.objects.create(**fields, **counts)
+    assert "held on " in run()
+    AuditVerification.objects.create(
+        **fields | {"started_at": timezone.now()},
+        **counts,
+        fault={"sequence": 3, "message": "It was changed."},
+    )
+    assert "DID NOT HOLD" in run()
+    assert installation_status(Configuration(state_dir=tmp_path)).as_json()["audit"]["holds"] is False

@@ -12,8 +12,9 @@ from signalbox.configuration import configuration
 from signalbox.migrations_check import NotMigratedError, require_migrated
 from signalbox.state_directory import StateDirectoryError, check_file, ensure_directory
 
-#: The tasks wait for the database rather than compute.
-_THREADS = 2
+#: The tasks wait for the database and for others' servers rather than compute. Several may be slow at once (a walk
+#: along the audit, mails, webhooks, a disk that is away); what runs each second must find a free one all the same.
+_THREADS = 8
 
 
 class Command(BaseCommand):

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 from django.utils import timezone
 
 from signalbox.configuration import configuration
-from signalbox.installation_status import InstallationStatus, ProcessStatus, installation_status
+from signalbox.installation_status import AuditStatus, InstallationStatus, ProcessStatus, installation_status
 
 
 class Command(BaseCommand):
@@ -37,6 +37,8 @@ def _text(status: InstallationStatus) -> str:
     models = ", ".join(f"{model} {service}" for model, service in status.readiness.models.items())
     said = " · ".join(part for part in (reason, status.problem, models) if part)
     lines += [f"Ready: {'no' if reason else 'yes'}{f' ({said})' if said else ''}"]
+    if status.audit:
+        lines += [f"Audit: {_audit(status.audit)}"]
     if status.processes:
         lines += [
             "",
@@ -47,6 +49,15 @@ def _text(status: InstallationStatus) -> str:
         rows = [[model, *(str(depths[lane]) for lane in lanes)] for model, depths in status.queues.items()]
         lines += ["", *_table(["waiting", *lanes], rows)]
     return "\n".join(lines)
+
+
+def _audit(audit: AuditStatus) -> str:
+    counts = f"{audit.events:,} events, {audit.unsealed:,} assignments not sealed yet"
+    if audit.verified_at is None:
+        return f"{counts}, never verified"
+    at = timezone.localtime(audit.verified_at)
+    held = "held" if audit.holds else "DID NOT HOLD (`manage.py audit verify --from-scratch`)"
+    return f"{counts}, {held} on {at:%Y-%m-%d %H:%M %Z}"
 
 
 def _row(process: ProcessStatus) -> list[str]:
