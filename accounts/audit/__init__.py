@@ -8,9 +8,11 @@ where it was.
 ``recording``         appends events, in the transaction of the change
 ``values``            what may stand in one: no secret, and of people a commitment
 ``contents``          what of a row is hashed; ``canonical`` how; ``merkle`` the trees over batches
-``sealing``           lane assignments into batches
+``sealing``           lane assignments into batches; ``batches`` what one says of itself
 ``triggers``          the database refuses to change what is chained
-``verification``      walks the chain and names the first thing that is wrong
+``verification``      walks the chain and names the first thing that is wrong: ``chain_walk``, with ``chain_rows`` to
+                      read it by and ``event_checks``, ``batch_checks``, ``archive_checks``, ``archive_leftovers``
+                      and ``checkpoint_checks`` on its way; ``faults`` that they find
 ``checkpoints``       the head, signed; ``signing_keys`` what with; ``anchors`` brings them outside
 ``settings``          how often the head is signed, when old records are archived
 ``export``            records with proofs for somebody who does not trust us; ``archives`` the same, for old segments

@@ -2,11 +2,16 @@
 
 The script that checks exports hashes the same objects, so that an export holds them as they are. A format is never
 changed, only followed by another: rows of an older one keep their hashes.
+
+``EventRow`` and ``AssignmentRow`` are rows without a model around them, for who reads very many of them:
+``AuditEvent.objects.values_list(*EventRow._fields)``.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from accounts.audit.canonical import canonical_json, content_hash, link_hash, utc_text
 from accounts.audit.merkle import leaf_hash
@@ -18,7 +23,50 @@ EVENT_FORMAT: Final = 2
 ASSIGNMENT_FORMAT: Final = 1
 
 
-def event_content(event: AuditEvent) -> dict[str, Any]:
+class EventRow(NamedTuple):
+    """An ``AuditEvent`` as plain values."""
+
+    sequence: int
+    format: int
+    at: datetime
+    actor_kind: str
+    actor_id: str
+    actor_name: str
+    session: str
+    action: str
+    object_kind: str
+    object_id: str
+    object_name: str
+    tenant_id: UUID | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    request_id: str
+    address: str
+    personal: dict[str, str]
+    previous_hash: str
+    hash: str
+
+
+class AssignmentRow(NamedTuple):
+    """A ``LaneAssignment`` as plain values."""
+
+    generation_id: UUID
+    tenant_id: UUID
+    tenant_name: str
+    api_key_id: UUID | None
+    api_key_prefix: str
+    user_id: UUID | None
+    requested_lane: str
+    given_lane: str
+    reason: str
+    entitlement_id: UUID
+    step_downs: list[dict[str, Any]]
+    budget_position: list[dict[str, Any]]
+    policy_version: int
+    created_at: datetime
+
+
+def event_content(event: AuditEvent | EventRow) -> dict[str, Any]:
     """What is hashed of an event."""
     content: dict[str, Any] = {
         "sequence": event.sequence,
@@ -37,13 +85,13 @@ def event_content(event: AuditEvent) -> dict[str, Any]:
     return content | {"format": event.format, "session": event.session, "personal": event.personal}
 
 
-def event_hash(event: AuditEvent) -> str:
+def event_hash(event: AuditEvent | EventRow) -> str:
     """The chain's hash at an event, by its content and the hash that it says comes before it."""
     content = content_hash(event_content(event))
     return content if event.format == 1 else link_hash(event.previous_hash, content)
 
 
-def assignment_content(assignment: LaneAssignment) -> dict[str, Any]:
+def assignment_content(assignment: LaneAssignment | AssignmentRow) -> dict[str, Any]:
     """What is hashed of a lane assignment."""
     return {
         "format": ASSIGNMENT_FORMAT,
@@ -62,6 +110,6 @@ def assignment_content(assignment: LaneAssignment) -> dict[str, Any]:
     }
 
 
-def assignment_leaf(assignment: LaneAssignment) -> str:
+def assignment_leaf(assignment: LaneAssignment | AssignmentRow) -> str:
     """The leaf hash of a lane assignment in its batch's tree."""
     return leaf_hash(canonical_json(assignment_content(assignment)))

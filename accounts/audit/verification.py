@@ -1,62 +1,190 @@
-"""Walking the chain: is everything there, unchanged and in its place?"""
+"""Walking the chain: is everything there, unchanged and in its place? Names the first thing that is not.
+
+From scratch: every event from the first one on, every batch against its leaves and their assignments, every archive's
+file, every checkpoint. Incrementally: from the event at which the last walk that held has ended, which must still be
+what it was then. Either reads page by page and holds no lock and no transaction; what is recorded meanwhile is left to
+the next walk.
+
+What was never sealed is counted, and not proved. That nothing was cut off at the end, and that the chain was not made
+anew as a whole, only a checkpoint shows that lies outside of this database.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from datetime import datetime
+from pathlib import Path
 
-from accounts.audit.canonical import GENESIS_HASH
-from accounts.audit.contents import event_hash
-from accounts.models import AuditEvent, AuditHead
+from django.db.models import Max
+from django.utils import timezone
+
+from accounts.audit import checkpoints as signed_checkpoints
+from accounts.audit import sealing, signing_keys
+from accounts.audit.chain_walk import Found, Progress, Task, Walk
+from accounts.audit.checkpoints import Checkpoint, SignedCheckpoint
+from accounts.audit.faults import Broken, Fault, FaultKind, FaultReason
+from accounts.formatting import counted
+from accounts.models import AuditArchive, AuditVerification
+from accounts.tenancy import every_tenant
+from signalbox.configuration import configuration
+
+__all__ = [
+    "Fault",
+    "FaultKind",
+    "FaultReason",
+    "Progress",
+    "Verification",
+    "kept_outside",
+    "last_good",
+    "store",
+    "verify",
+    "verify_and_store",
+]
 
 
-class FaultReason(StrEnum):
-    """What is wrong where the chain is broken."""
-
-    MISSING = "missing"
-    ALTERED = "altered"
-    UNLINKED = "unlinked"
-    HEAD_MISMATCH = "head_mismatch"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Where the chain is broken first, and how."""
-
-    sequence: int
-    reason: FaultReason
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What a walk along the chain found: how many events hold, and the first fault if there is one."""
+    """What a walk along the chain has found.
 
+    ``first_sequence``: the first event that was looked at. ``events`` and ``assignments`` are those that hold, and the
+    chain holds up to the event ``last_sequence``. ``head_sequence``: where it ended when the walk began. ``unsealed``:
+    assignments that wait for their batch. ``notes``: what is no fault, and worth knowing.
+    """
+
+    started_at: datetime
+    first_sequence: int
+    last_sequence: int
+    last_hash: str
     events: int
+    assignments: int
+    unsealed: int
+    head_sequence: int
     head_hash: str
     fault: Fault | None
+    notes: tuple[str, ...] = ()
 
 
-def verify() -> Verification:
-    """Walk the chain from its first event to the head as it is now. Events appended meanwhile are left out."""
-    head = AuditHead.objects.get(id=1)
-    previous, expected = GENESIS_HASH, 1
-    events: Iterable[AuditEvent] = (
-        AuditEvent.objects.filter(sequence__lte=head.sequence).order_by("sequence").iterator(chunk_size=1000)
+def verify(
+    *,
+    from_scratch: bool,
+    progress: Progress | None = None,
+    archives_dir: Path | None = None,
+    checkpoints: Iterable[Checkpoint] = (),
+) -> Verification:
+    """Walk the chain to its head as it is now, and change nothing.
+
+    ``archives_dir``: where the archives' files are, all of them; else those that are in the configured directory are
+    looked at. ``checkpoints``: what was kept of them outside. Without a walk that held, every walk is from scratch.
+    """
+    outside = list(checkpoints)
+    with every_tenant("the chain is the installation's, and so are the assignments that are sealed in it"):
+        while True:
+            seen, archived = last_good(), _archived()
+            task = Task(
+                from_scratch=from_scratch or seen is None,
+                seen=seen,
+                archives_dir=archives_dir,
+                checkpoints=outside,
+                progress=progress,
+            )
+            found = _verify(task)
+            # Rows that are archived meanwhile are missing where the walk looks for them.
+            if found.fault is None or archived == _archived():
+                return found
+
+
+def store(found: Verification) -> AuditVerification:
+    """Keep what a walk has found: the next incremental one begins where the last that held has ended."""
+    return AuditVerification.objects.create(
+        started_at=found.started_at,
+        finished_at=timezone.now(),
+        first_sequence=found.first_sequence,
+        last_sequence=found.last_sequence,
+        last_hash=found.last_hash,
+        events=found.events,
+        assignments=found.assignments,
+        unsealed=found.unsealed,
+        fault=found.fault.fields() if found.fault else None,
     )
-    for event in events:
-        reason = None
-        if event.sequence != expected:
-            reason = FaultReason.MISSING
-        elif event.previous_hash != previous:
-            reason = FaultReason.UNLINKED
-        elif event.hash != event_hash(event):
-            reason = FaultReason.ALTERED
-        if reason is not None:
-            return Verification(expected - 1, head.hash, Fault(expected, reason))
-        previous, expected = event.hash, expected + 1
-    if expected - 1 != head.sequence:
-        return Verification(expected - 1, head.hash, Fault(expected, FaultReason.MISSING))
-    if previous != head.hash:
-        return Verification(expected - 1, head.hash, Fault(head.sequence, FaultReason.HEAD_MISMATCH))
-    return Verification(expected - 1, head.hash, None)
+
+
+def verify_and_store(
+    *,
+    from_scratch: bool,
+    progress: Progress | None = None,
+    archives_dir: Path | None = None,
+    checkpoints: Iterable[Checkpoint] | None = None,
+) -> AuditVerification:
+    """Walk the chain and keep what was found. ``checkpoints`` of None: those that this machine keeps outside.
+
+    Raises ``CheckpointFileError`` where these cannot be read.
+    """
+    outside = kept_outside() if checkpoints is None else checkpoints
+    return store(
+        verify(from_scratch=from_scratch, progress=progress, archives_dir=archives_dir, checkpoints=outside)
+    )
+
+
+def last_good() -> AuditVerification | None:
+    """The last walk that held; None: there is none."""
+    return AuditVerification.objects.filter(fault__isnull=True).order_by("-started_at").first()
+
+
+def kept_outside() -> Sequence[SignedCheckpoint]:
+    """The checkpoints in the file that they are anchored in. Raises ``CheckpointFileError``."""
+    path = configuration().audit_anchor_file
+    return signed_checkpoints.read_file(path) if path.exists() else []
+
+
+def _verify(task: Task) -> Verification:
+    started_at, walk, fault = timezone.now(), Walk(task), None
+    try:
+        walk.run()
+    except Broken as broken:
+        fault = broken.fault
+    found = walk.found
+    if fault is not None and fault.kind is FaultKind.EVENT and fault.sequence == found.sequence:
+        # It seemed to be whole, and what follows it has told that it does not belong there.
+        found.step_back()
+    return Verification(
+        started_at=started_at,
+        first_sequence=found.first_sequence,
+        last_sequence=found.sequence,
+        last_hash=found.hash,
+        events=found.events,
+        assignments=found.assignments,
+        unsealed=sealing.unsealed(sweep=task.from_scratch).count,
+        head_sequence=found.head_sequence,
+        head_hash=found.head_hash,
+        fault=fault,
+        notes=tuple(_notes(found, walk)),
+    )
+
+
+def _notes(found: Found, walk: Walk) -> list[str]:
+    notes = signing_keys.notes()
+    if found.late:
+        notes.append(
+            f"Sealed more than an hour after the lane was given: {counted(found.late, 'assignment')}."
+        )
+    if found.backwards:
+        notes.append(
+            f"The time runs backwards by more than a minute at {counted(found.backwards, 'event')}, first at event "
+            f"{found.first_backwards}: a clock was set back, or those of two machines are apart."
+        )
+    if found.unread_archives:
+        notes.append(
+            f"Not read: {counted(len(found.unread_archives), 'archive')}, whose files are not here, from "
+            f"{found.unread_archives[0]} on."
+        )
+    if walk.trail is not None and walk.trail.not_compared:
+        notes.append(
+            f"Not compared: {counted(walk.trail.not_compared, 'checkpoint')} of what is in archives that were not read."
+        )
+    return notes
+
+
+def _archived() -> int:
+    last: int | None = AuditArchive.objects.aggregate(last=Max("last_sequence"))["last"]
+    return last or 0

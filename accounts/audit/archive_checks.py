@@ -1,0 +1,186 @@
+"""Are the archived segments of the chain there, contiguous, and what was archived?
+
+An ``AuditArchive`` row says which events a file holds, the chain's hash before and after them, and the file's SHA-256.
+An event of the chain says the same (``audit.archive``), so the row cannot be changed unseen; by its SHA-256 neither can
+the file. What is in the file is walked all the same when everything is verified: so it is known that it can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from accounts.audit import archive_files, merkle
+from accounts.audit.archive_files import ArchiveDamaged
+from accounts.audit.batches import ACTION as SEAL
+from accounts.audit.canonical import GENESIS_HASH, canonical_json, content_hash, link_hash
+from accounts.audit.chain_rows import UNREADABLE
+from accounts.audit.faults import Broken, FaultKind, FaultReason
+from accounts.models import AuditArchive
+
+#: The action of the events that vouch for archives, and what they say of one.
+ACTION: Final = "audit.archive"
+_VOUCHED: Final = (
+    "first_sequence",
+    "last_sequence",
+    "previous_hash",
+    "last_hash",
+    "assignments",
+    "file_name",
+    "file_sha256",
+    "file_bytes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedEvent:
+    """An event of an archive, which holds: its place and hash, its commitments, the leaves of the assignments that it
+    seals, and the archive that it vouches for, as that is to be.
+    """
+
+    sequence: int
+    hash: str
+    personal: dict[str, str]
+    leaves: list[str]
+    vouches_for: dict[str, Any] | None
+
+
+def check_rows(archives: Iterable[AuditArchive]) -> None:
+    """Raise ``Broken`` unless the ``archives``, in their order, cover the chain from its first event without a gap."""
+    expected, previous = 1, GENESIS_HASH
+    for archive in archives:
+        if archive.first_sequence > expected:
+            raise bad_archive(
+                expected, "", FaultReason.MISSING, f"No archive holds the events from {expected} on any more."
+            )
+        if archive.first_sequence < expected or archive.last_sequence < archive.first_sequence:
+            raise _bad(archive, FaultReason.INSERTED, "covers events that another one covers.")
+        if archive.previous_hash != previous:
+            raise _bad(archive, FaultReason.UNLINKED, "does not follow what comes before it in the chain.")
+        expected, previous = archive.last_sequence + 1, archive.last_hash
+
+
+def check_vouched(archive: AuditArchive, vouching: dict[str, Any] | None) -> None:
+    """Raise ``Broken`` unless the archive is as the event says that was recorded with it (None: there is none)."""
+    if vouching is None:
+        raise _bad(archive, FaultReason.UNVOUCHED, "is told of by no event of the chain.")
+    for name in _VOUCHED:
+        if name in vouching and vouching[name] != getattr(archive, name):
+            raise _bad(archive, FaultReason.ALTERED, f"has another {name} than the chain says.")
+
+
+def is_there(archive: AuditArchive, directory: Path | None) -> bool:
+    """Whether the archive's file is. Raises ``Broken`` where it is not, and ``directory`` was said to have it."""
+    if archive_files.path_of(archive, directory).exists():
+        return True
+    if directory is not None:
+        raise _bad(archive, FaultReason.FILE_MISSING, f"is not in {directory}.")
+    return False
+
+
+def check_file(archive: AuditArchive, directory: Path | None) -> None:
+    """Raise ``Broken`` unless the archive's file is byte by byte what was archived."""
+    try:
+        archive_files.checked(archive, directory)
+    except ArchiveDamaged as error:
+        raise bad_archive(
+            archive.first_sequence, archive.file_name, FaultReason.FILE_ALTERED, str(error)
+        ) from error
+
+
+def events_of(archive: AuditArchive, directory: Path | None) -> Iterator[ArchivedEvent]:
+    """Walk what the archive's file holds. Raises ``Broken`` where that is not the segment that its row names."""
+    expected, previous, assignments = archive.first_sequence, archive.previous_hash, 0
+    try:
+        for record, contents in _with_assignments(archive, directory):
+            event = _checked(archive, record, contents, expected, previous)
+            yield event
+            expected, previous, assignments = expected + 1, event.hash, assignments + len(event.leaves)
+    except ArchiveDamaged as error:
+        raise bad_archive(
+            archive.first_sequence, archive.file_name, FaultReason.FILE_ALTERED, str(error)
+        ) from error
+    except UNREADABLE as error:
+        raise _bad_content(archive, expected, f"cannot be read ({error})") from error
+    if (expected - 1, previous, assignments) != (
+        archive.last_sequence,
+        archive.last_hash,
+        archive.assignments,
+    ):
+        raise _bad_content(archive, expected - 1, "is not the last one that its row names")
+
+
+def _checked(
+    archive: AuditArchive,
+    record: dict[str, Any],
+    contents: list[dict[str, Any]],
+    expected: int,
+    previous: str,
+) -> ArchivedEvent:
+    """The event of ``record``, number ``expected``, behind the hash ``previous``. Raises ``Broken``, ``UNREADABLE``."""
+    content = record["content"]
+    if content["sequence"] != expected or expected > archive.last_sequence:
+        raise _bad_content(archive, expected, "is not the next one in it")
+    if record["hash"] != _chained(content, previous):
+        raise _bad_content(archive, expected, "is not what was recorded")
+    leaves = [merkle.leaf_hash(canonical_json(one)) for one in contents]
+    if content["action"] == SEAL and not _is_whole(content["after"], leaves):
+        raise _bad_content(archive, expected, "does not have the assignments that it seals")
+    return ArchivedEvent(
+        sequence=expected,
+        hash=record["hash"],
+        personal=content.get("personal", {}),
+        leaves=leaves,
+        vouches_for=content["after"] if content["action"] == ACTION else None,
+    )
+
+
+def bad_archive(sequence: int, name: str, reason: FaultReason, message: str) -> Broken:
+    """A fault of an archive, at the first of its events."""
+    return Broken(sequence, FaultKind.ARCHIVE, reason, message, record_id=name)
+
+
+def _with_assignments(
+    archive: AuditArchive, directory: Path | None
+) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    event: dict[str, Any] | None = None
+    contents: list[dict[str, Any]] = []
+    for record in archive_files.read(archive, directory):
+        if record["record"] == "event":
+            if event is not None:
+                yield event, contents
+            event, contents = record, []
+        elif record["record"] == "assignment":
+            contents.append(record["content"])
+    if event is not None:
+        yield event, contents
+
+
+def _chained(content: dict[str, Any], previous: str) -> str:
+    if "format" not in content:
+        return content_hash(content) if content["previous"] == previous else ""
+    return link_hash(previous, content_hash(content))
+
+
+def _is_whole(batch: dict[str, Any], leaves: list[str]) -> bool:
+    return bool(leaves) and (len(leaves), merkle.root(leaves)) == (batch["count"], batch["root"])
+
+
+def _bad_content(archive: AuditArchive, sequence: int, what: str) -> Broken:
+    return bad_archive(
+        sequence,
+        archive.file_name,
+        FaultReason.FILE_ALTERED,
+        f"In the archive {archive.file_name}, event {sequence} {what}. Restore the file from your backup.",
+    )
+
+
+def _bad(archive: AuditArchive, reason: FaultReason, what: str) -> Broken:
+    return bad_archive(
+        archive.first_sequence,
+        archive.file_name,
+        reason,
+        f"The archive of {archive} ({archive.file_name}) {what}",
+    )

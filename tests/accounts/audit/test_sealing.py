@@ -1,0 +1,195 @@
+"""Lane assignments into batches: each once, in order, those that come late too, whoever else is at it."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from django.core.cache import cache
+from django.db import IntegrityError
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+
+from accounts.audit import merkle, sealing
+from accounts.audit.batches import Batch
+from accounts.audit.canonical import utc_text
+from accounts.audit.contents import assignment_leaf
+from accounts.audit.verification import verify
+from accounts.models import AuditEvent, AuditHead, LaneAssignment, SealedAssignment
+from accounts.sole_passes import sole_pass
+from accounts.tenancy import every_tenant
+from tests.accounts.audit.chains import Tampering, assign, record_events
+
+pytestmark = pytest.mark.django_db
+
+
+def leaves() -> list[tuple[int, int, uuid.UUID]]:
+    return list(
+        SealedAssignment.objects.order_by("batch", "index").values_list("batch", "index", "generation_id")
+    )
+
+
+def test_a_batch_is_one_event_over_the_tree_of_its_leaves(tampering: Tampering) -> None:
+    record_events(1)
+    with tampering():
+        ids = assign(5)
+    assert sealing.unsealed().count == 5
+    assert sealing.seal(timezone.now()) == 5
+    with every_tenant("the test looks"):
+        rows = list(LaneAssignment.objects.order_by("created_at"))
+    hashes = [assignment_leaf(row) for row in rows]
+    event = AuditEvent.objects.get(action="lane_assignments.seal")
+    assert event.after == {
+        "root": merkle.root(hashes),
+        "count": 5,
+        "first_at": utc_text(rows[0].created_at),
+        "last_at": utc_text(rows[-1].created_at),
+    }
+    assert (event.object_kind, event.object_id) == ("assignment_batch", merkle.root(hashes))
+    assert (event.actor_kind, event.actor_name, event.before) == ("system", "sealing", None)
+    assert Batch.of(event).count == 5
+    assert leaves() == [(2, index, generation_id) for index, generation_id in enumerate(ids)]
+    assert list(SealedAssignment.objects.order_by("index").values_list("hash", flat=True)) == hashes
+    assert sealing.unsealed() == sealing.Unsealed(0, None)
+    assert verify(from_scratch=True).fault is None
+
+
+def test_where_nothing_waits_nothing_is_recorded() -> None:
+    assert sealing.seal(timezone.now()) == 0
+    assert AuditHead.objects.get().sequence == 0
+
+
+def test_a_batch_is_limited_and_a_pass_goes_on_until_nothing_waits(
+    tampering: Tampering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "LARGEST", 4)
+    with tampering():
+        ids = assign(10)
+    assert sealing.seal(timezone.now()) == 10
+    places = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3), (3, 0), (3, 1)]
+    assert leaves() == [(*place, generation_id) for place, generation_id in zip(places, ids, strict=True)]
+    assert verify(from_scratch=True).assignments == 10
+
+
+def test_one_committed_late_is_found_by_the_next_pass_and_one_far_too_late_by_a_sweep(
+    tampering: Tampering,
+) -> None:
+    now = timezone.now()
+    with tampering():
+        assign(1)
+        assert sealing.seal(now) == 1
+        assign(1, at=now - timedelta(minutes=9))
+        assert sealing.seal(now) == 1
+        assign(1, at=now - timedelta(hours=2))
+    assert sealing.unsealed().count == sealing.seal(now) == 0
+    assert sealing.unsealed(sweep=True).count == sealing.seal(now, sweep=True) == 1
+    assert sealing.unsealed(sweep=True).count == 0
+    assert verify(from_scratch=True).notes == (
+        "Sealed more than an hour after the lane was given: 1 assignment.",
+    )
+
+
+def test_a_clock_that_runs_ahead_hides_nothing(tampering: Tampering) -> None:
+    now = timezone.now()
+    with tampering():
+        assign(1, at=now + timedelta(days=1))
+        assert sealing.seal(now) == 1
+        assign(1, at=now)
+    assert sealing.unsealed().count == 1
+    assert sealing.seal(now) == 1
+
+
+def test_what_an_interrupted_pass_has_left_is_found_however_old_it_is(
+    tampering: Tampering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = timezone.now()
+    with tampering():
+        for hours in range(6, 0, -1):
+            assign(2, at=now - timedelta(hours=hours))
+    real, done = sealing.record, []
+
+    def record(*args: Any) -> AuditEvent:
+        if len(done) == 2:
+            raise RuntimeError("killed")
+        done.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(sealing, "LARGEST", 3)
+    monkeypatch.setattr(sealing, "record", record)
+    with pytest.raises(RuntimeError):
+        sealing.seal(now)
+    monkeypatch.setattr(sealing, "record", real)
+    assert SealedAssignment.objects.count() == 6
+    assert sealing.unsealed().count == sealing.seal(now) == 6
+    assert verify(from_scratch=True).fault is None
+
+
+def test_a_pass_that_another_one_overtakes_seals_nothing_twice(
+    tampering: Tampering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tampering():
+        ids = assign(3)
+    real = sealing._seal
+    passes = []
+
+    def overtaken(waiting: Any, *, may_lose: bool) -> bool:
+        if not passes:
+            passes.append(waiting)
+            assert sealing.seal(timezone.now()) == 3
+        return real(waiting, may_lose=may_lose)
+
+    monkeypatch.setattr(sealing, "_seal", overtaken)
+    assert sealing.seal(timezone.now()) == 0
+    assert leaves() == [(1, index, generation_id) for index, generation_id in enumerate(ids)]
+    assert AuditHead.objects.get().sequence == 1
+    assert verify(from_scratch=True).fault is None
+
+
+def test_what_no_other_pass_is_to_blame_for_is_an_error(tampering: Tampering) -> None:
+    with tampering():
+        assign(1)
+        # Somebody has put a leaf where the next batch's first one belongs.
+        SealedAssignment.objects.create(generation_id=uuid.uuid4(), batch=1, index=0, hash="0" * 64)
+    with pytest.raises(IntegrityError):
+        sealing.seal(timezone.now())
+    assert not AuditEvent.objects.exists()
+
+
+def test_a_batch_that_was_tampered_with_does_not_stop_sealing(tampering: Tampering) -> None:
+    with tampering():
+        assign(1)
+        sealing.seal(timezone.now())
+        AuditEvent.objects.update(after={"last_at": "yesterday"})
+        assign(1, at=timezone.now() - timedelta(days=1))
+    assert sealing.seal(timezone.now()) == 1
+
+
+def test_what_waits_is_told_by_two_questions(
+    tampering: Tampering, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    with tampering():
+        assign(2)
+        sealing.seal(timezone.now())
+        now = timezone.now()
+        assign(3, at=now)
+    with django_assert_num_queries(2):
+        assert sealing.unsealed() == sealing.Unsealed(3, now)
+
+
+def test_one_process_seals_at_a_time_and_sweeps_now_and_then(
+    tampering: Tampering, valkey: redis.Redis
+) -> None:
+    now = timezone.now()
+    with tampering():
+        assign(2)
+        with sole_pass("seal-assignments", at_most_s=60) as alone:
+            assert alone
+            assert sealing.seal_alone(now) == 0
+        assert sealing.seal_alone(now) == 2
+        assign(1, at=now - timedelta(days=1))
+    assert sealing.seal_alone(now) == 0
+    cache.delete("audit:sealing-swept")
+    assert sealing.seal_alone(now) == 1
