@@ -6,11 +6,7 @@ it is one moment's: at every such moment what is reserved is what the live gener
 
 from __future__ import annotations
 
-import sqlite3
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import pytest
 import redis
@@ -18,8 +14,8 @@ import redis
 from inference.dispatch import token_log
 from inference.messages import Delta
 from tests.fixtures.event_stream import EventStream, chat_stream
-from tests.fixtures.live_stack import LEASE_S, LiveStack, install, running_stack
-from tests.inference.engine.tiny_model import make_tiny_model
+from tests.fixtures.live_stack import LEASE_S, Installation, LiveStack, running_stack
+from tests.inference.admission.books import SLACK_S, books, wait, wait_until_nothing_is_live
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -28,56 +24,13 @@ MAX_TOKENS = 1500
 PROMPT = "Who was given priority, when, and why?"
 #: How long a generation runs on without a reader.
 DETACH_GRACE_S = 2.0
-#: What a busy machine takes beyond the lease.
-SLACK_S = 60.0
-
-_BOOKS = """
-SELECT
-    (SELECT count(*) FROM inference_generation WHERE state IN ('queued', 'running')),
-    (SELECT count(*) FROM inference_generation),
-    (SELECT count(*) FROM accounts_reservation WHERE settled_at IS NULL),
-    (SELECT coalesce(sum(tokens), 0) FROM accounts_reservation WHERE settled_at IS NULL),
-    (SELECT coalesce(sum(settled_tokens), 0) FROM accounts_reservation),
-    (SELECT count(*) FROM accounts_ledgerentry),
-    (SELECT coalesce(sum(prompt_tokens + completion_tokens), 0) FROM accounts_ledgerentry),
-    (SELECT group_concat(DISTINCT live_generations) FROM accounts_allowance WHERE id IN
-        (SELECT allowance_id FROM accounts_budgetwindow)),
-    (SELECT group_concat(DISTINCT reserved) FROM
-        (SELECT sum(reserved) AS reserved FROM accounts_budgetwindow GROUP BY allowance_id, period)),
-    (SELECT group_concat(DISTINCT used) FROM
-        (SELECT sum(used) AS used FROM accounts_budgetwindow GROUP BY allowance_id, period))
-"""
-
-
-@dataclass(frozen=True)
-class Books:
-    """One moment of the installation's books. Its one key and one entitlement hold the same."""
-
-    live: int
-    reserved: int
-    used: int
-
-
-def books(stack: LiveStack) -> Books:
-    """What they say now; they add up."""
-    with closing(sqlite3.connect(stack.state_dir / "db.sqlite3", timeout=20)) as connection:
-        row = connection.execute(_BOOKS).fetchone()
-    live, generations, unsettled, held, settled, entries, spent = row[:7]
-    assert live == unsettled
-    assert entries == generations - live, "one ledger entry for each that has ended"
-    assert settled == spent
-    if generations:
-        assert row[7:] == (str(live), str(held), str(spent)), "both allowances say the same of all periods"
-    return Books(live, held, spent)
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveStack]:
+def stack(long_installation: Installation) -> Iterator[LiveStack]:
     """One stack for the module: every test leaves it with its three processes running."""
-    model = make_tiny_model(tmp_path_factory.mktemp("long") / "model", context_length=4096)
-    installation = install(tmp_path_factory.mktemp("killing") / "state", model="tiny", model_source=model)
     settings = {"SIGNALBOX_DRAIN_SECONDS": "0", "SIGNALBOX_DETACH_GRACE_SECONDS": str(DETACH_GRACE_S)}
-    with running_stack(installation, settings) as stack:
+    with running_stack(long_installation, settings) as stack:
         yield stack
 
 
@@ -87,21 +40,6 @@ def _streams(stack: LiveStack, count: int) -> list[EventStream]:
     return [stream.read(5) for stream in streams]
 
 
-def _wait(stack: LiveStack, until: Callable[[Books], bool], seconds: float) -> Books:
-    """The books when that is so. At every look on the way they add up."""
-    deadline = time.monotonic() + seconds
-    while not until(seen := books(stack)):
-        assert time.monotonic() < deadline, f"{seen} after {seconds:.0f} s\n{stack.logs()}"
-        time.sleep(0.1)
-    return seen
-
-
-def _wait_until_nothing_is_live(stack: LiveStack, seconds: float) -> Books:
-    settled = _wait(stack, lambda seen: seen.live == 0, seconds)
-    assert settled.reserved == 0
-    return settled
-
-
 def test_q5_of_a_killed_client_nothing_stays_reserved(stack: LiveStack) -> None:
     streams = _streams(stack, 3)
     before = books(stack)
@@ -109,7 +47,7 @@ def test_q5_of_a_killed_client_nothing_stays_reserved(stack: LiveStack) -> None:
     assert before.reserved > 3 * MAX_TOKENS
     for stream in streams:
         stream.close()
-    after = _wait_until_nothing_is_live(stack, SLACK_S)
+    after = wait_until_nothing_is_live(stack, SLACK_S)
     states = [stack.generation(stream.generation) for stream in streams]
     assert {state["state"] for state in states} == {"cancelled"}
     assert after.used - before.used == sum(state["usage"]["total_tokens"] for state in states)
@@ -123,7 +61,7 @@ def test_q5_of_a_killed_web_process_nothing_stays_reserved(stack: LiveStack) -> 
         with pytest.raises(ConnectionError):
             stream.read_to_end()
     # Nobody comes back to read, and no web process is needed for what follows.
-    after = _wait_until_nothing_is_live(stack, DETACH_GRACE_S + SLACK_S)
+    after = wait_until_nothing_is_live(stack, DETACH_GRACE_S + SLACK_S)
     stack.web.start()
     states = [stack.generation(stream.generation) for stream in streams]
     assert after.used - before.used == sum(state["usage"]["total_tokens"] for state in states)
@@ -136,10 +74,10 @@ def test_q5_of_a_killed_worker_every_reservation_is_settled_or_let_go(stack: Liv
     stack.worker.kill()
     leaves.close()
     # The other worker has both as soon as the lease has lapsed.
-    _wait(stack, lambda seen: seen.live == 1, LEASE_S + SLACK_S)
+    wait(stack, lambda seen: seen.live == 1, LEASE_S + SLACK_S)
     assert stack.generation(leaves.generation)["state"] == "cancelled"
     goes_on.read_to_end()
-    after = _wait_until_nothing_is_live(stack, SLACK_S)
+    after = wait_until_nothing_is_live(stack, SLACK_S)
     assert goes_on.usage is not None
     assert goes_on.usage["completion_tokens"] == MAX_TOKENS
     states = [stack.generation(stream.generation) for stream in (goes_on, leaves)]
@@ -164,17 +102,17 @@ def test_q5_of_all_killed_at_once_nothing_stays_reserved(stack: LiveStack) -> No
     stack.valkey.start()
     stack.worker.start(wait=False)
     stack.web.start()
-    _wait_until_nothing_is_live(stack, LEASE_S + DETACH_GRACE_S + 3 * SLACK_S)
+    wait_until_nothing_is_live(stack, LEASE_S + DETACH_GRACE_S + 3 * SLACK_S)
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 25])
 def test_q14_who_leaves_after_k_tokens_pays_for_the_prompt_and_exactly_what_was_produced(
     stack: LiveStack, tokens: int
 ) -> None:
-    before = _wait_until_nothing_is_live(stack, SLACK_S)
+    before = wait_until_nothing_is_live(stack, SLACK_S)
     stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS)
     stream.read(tokens).close()
-    after = _wait_until_nothing_is_live(stack, SLACK_S)
+    after = wait_until_nothing_is_live(stack, SLACK_S)
     ended = stack.generation(stream.generation)
     with redis.Redis(unix_socket_path=str(stack.configuration.valkey_socket)) as client:
         log = token_log.read(client, stream.generation.removeprefix("gen_"))
