@@ -15,7 +15,7 @@ from inference.dispatch import token_log
 from inference.messages import Delta
 from tests.fixtures.event_stream import EventStream, chat_stream
 from tests.fixtures.live_stack import LEASE_S, Installation, LiveStack, running_stack
-from tests.inference.admission.books import SLACK_S, books, wait, wait_until_nothing_is_live
+from tests.inference.admission.stack_books import SLACK_S, books, wait, wait_until_nothing_is_live
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

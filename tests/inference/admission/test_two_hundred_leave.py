@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fixtures.event_stream import EventStream, chat_stream
 from tests.fixtures.live_stack import Installation, LiveStack, running_stack
-from tests.inference.admission.books import SLACK_S, books, wait_until_nothing_is_live
+from tests.inference.admission.stack_books import SLACK_S, books, wait_until_nothing_is_live
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
