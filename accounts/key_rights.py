@@ -15,6 +15,8 @@ from accounts.permissions import is_operator
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 
+#: Scopes that reach beyond the key's tenant.
+BEYOND_ITS_TENANT: Final = frozenset({Scope.OPERATOR, Scope.AUDIT})
 #: Entries that one of a key's lists may have.
 LONGEST_LIST: Final = 100
 _LONGEST_NAME: Final = 200
@@ -70,14 +72,15 @@ def require_may_give(scopes: Collection[str], actor: Actor) -> None:
     Platform operators and commands may give such scopes. A key may not, whatever its own: one that got into wrong hands
     could outlive its revocation in keys that it made.
     """
-    if Scope.OPERATOR not in scopes or actor.kind == "system":
+    beyond = [scope.value for scope in Scope if scope in BEYOND_ITS_TENANT and scope in scopes]
+    if not beyond or actor.kind == "system":
         return
     user = User.objects.filter(id=actor.id).first() if actor.kind == "user" else None
     if user is not None and is_operator(user):
         return
     raise ChangeRefused(
         ChangeRefusal.OPERATORS_ONLY,
-        f"The scope {Scope.OPERATOR.value} reaches every tenant: only platform operators make and change such keys.",
+        f"Only platform operators make, change and rotate keys that reach every tenant ({', '.join(beyond)}).",
         field="scopes",
     )
 

@@ -1,8 +1,9 @@
 """What a person may do to a tenant, and whose rows they see: one answer for the admin, the site and the commands.
 
-Two things give permissions, and nothing else does: to run the platform (an operator, ``is_superuser``), and a live role
-in an open tenant. Operators decide what tenants have: they grant, extend, end and approve. Owners and admins of a
-tenant decide inside of that: which keys there are, and what each of them narrows. Members and viewers look.
+Two things give permissions to a tenant, and nothing else does: to run the platform (an operator, ``is_superuser``), and
+a live role in an open tenant. Operators decide what tenants have: they grant, extend, end and approve. Owners and
+admins of a tenant decide inside of that: which keys there are, and what each of them narrows. Members and viewers look.
+Auditors (``is_auditor``) read the audit, and may do nothing to any tenant by it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ def permissions_of(*, operator: bool, role: Role | None) -> frozenset[Permission
 def is_operator(user: User | AnonymousUser) -> bool:
     """Whether ``user`` runs the platform. Until a one-time password is replaced it gives no permission at all."""
     return isinstance(user, User) and _may_act(user) and user.is_superuser
+
+
+def may_read_audit(user: User | AnonymousUser) -> bool:
+    """Whether ``user`` may read the audit of every tenant: auditors and operators."""
+    return isinstance(user, User) and _may_act(user) and (user.is_auditor or user.is_superuser)
 
 
 def may(user: User | AnonymousUser, permission: Permission, tenant_id: UUID) -> bool:

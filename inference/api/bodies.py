@@ -184,5 +184,9 @@ def _length_problem(error: ErrorDetails) -> str:
 def _suggestion(location: list[int | str], model: type[BaseModel]) -> str:
     if len(location) != 1:
         return ""
-    near = get_close_matches(str(location[0]), model.model_fields, n=1, cutoff=0.8)
+    near = get_close_matches(str(location[0]), _sent_names(model), n=1, cutoff=0.8)
     return f" Did you mean `{near[0]}`?" if near else ""
+
+
+def _sent_names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]

@@ -59,7 +59,7 @@ def parameters_of(model: type[QueryModel]) -> tuple[Parameter, ...]:
             name=name,
             schema={key: value for key, value in schema.items() if key not in ("title", "description")},
             description=schema["description"],
-            required=model.model_fields[name].is_required(),
+            required=name in _required(model),
         )
         for name, schema in _schemas(model).items()
     )
@@ -71,6 +71,11 @@ def _schemas(model: type[QueryModel]) -> dict[str, dict[str, Any]]:
         name: _without_null(schema)
         for name, schema in model.model_json_schema().get("properties", {}).items()
     }
+
+
+def _required(model: type[QueryModel]) -> frozenset[str]:
+    """The parameters without which there is no answer, by the names that they are sent under."""
+    return frozenset(field.alias or name for name, field in model.model_fields.items() if field.is_required())
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

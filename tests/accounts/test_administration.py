@@ -8,7 +8,7 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 from accounts.actors import actor_of_key
-from accounts.administration import administered, administers_all
+from accounts.administration import administered, administers_all, audited, audits_all
 from accounts.models import Scope, Tenant
 from accounts.principal import Actor, Principal
 from tests.factories import TenantFactory
@@ -43,6 +43,23 @@ def test_an_operators_key_administers_every_tenant_closed_ones_too() -> None:
 
 def test_a_key_for_use_administers_nothing() -> None:
     principal = key_of(TenantFactory(), Scope.INFERENCE, Scope.READ)
+    assert not administered(principal).exists()
+    assert not administers_all(principal)
+
+
+def test_the_audit_of_every_tenant_is_for_operators_and_auditors_keys_and_an_admin_reads_its_own() -> None:
+    own = TenantFactory()
+    everything = {own, TenantFactory(), TenantFactory(closed_at=timezone.now())}
+    for scope in (Scope.OPERATOR, Scope.AUDIT):
+        assert audits_all(key_of(own, scope))
+        assert set(audited(key_of(own, scope))) >= everything
+    assert list(audited(key_of(own, Scope.ADMIN))) == [own]
+    assert not audits_all(key_of(own, Scope.ADMIN))
+    assert not audited(key_of(own, Scope.INFERENCE, Scope.READ)).exists()
+
+
+def test_a_key_that_reads_the_audit_administers_nothing() -> None:
+    principal = key_of(TenantFactory(), Scope.AUDIT)
     assert not administered(principal).exists()
     assert not administers_all(principal)
 

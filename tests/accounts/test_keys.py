@@ -394,21 +394,23 @@ def _actor_of(user: User) -> Actor:
         lambda: ACTOR,
         lambda: _actor_of(UserFactory()),
         lambda: _actor_of(OperatorFactory(is_active=False)),
+        lambda: _actor_of(UserFactory(is_auditor=True, is_staff=True)),
         lambda: Actor(
             kind="api_key", id=str(ApiKeyFactory(scopes=["operator"]).id), name="an operators' key"
         ),
     ],
-    ids=["unknown", "member", "closed operator", "operators' key"],
+    ids=["unknown", "member", "closed operator", "auditor", "operators' key"],
 )
+@pytest.mark.parametrize("scope", ["operator", "audit"])
 def test_nobody_but_an_operator_makes_changes_or_rotates_a_key_that_reaches_every_tenant(
-    actor: Callable[[], Actor],
+    actor: Callable[[], Actor], scope: str
 ) -> None:
     by = actor()
-    key = ApiKeyFactory(scopes=["operator", "read"])
+    key = ApiKeyFactory(scopes=[scope, "read"])
     rest: dict[str, Any] = {"name": "x", "default_lane": None, "expires_at": None, "actor": by}
     refused: list[Callable[[], object]] = [
-        lambda: keys.create(tenant=key.tenant, name="x", scopes=["operator"], actor=by),
-        lambda: keys.change(key=ApiKeyFactory(), scopes=["operator"], **rest),
+        lambda: keys.create(tenant=key.tenant, name="x", scopes=[scope], actor=by),
+        lambda: keys.change(key=ApiKeyFactory(), scopes=[scope], **rest),
         # Its networks must not be opened by somebody who could not make it, nor its text be told them.
         lambda: keys.change(key=key, scopes=["read"], **rest),
         lambda: keys.rotate(key=key, actor=by),
@@ -417,17 +419,19 @@ def test_nobody_but_an_operator_makes_changes_or_rotates_a_key_that_reaches_ever
         with pytest.raises(ChangeRefused) as refusal:
             verb()
         assert refusal.value.code is ChangeRefusal.OPERATORS_ONLY
+        assert scope in refusal.value.message
     assert not AuditEvent.objects.exists()
     assert keys.revoke(key=key, actor=by).revoked_at
 
 
-def test_operators_and_commands_give_every_scope_and_it_is_audited() -> None:
+@pytest.mark.parametrize("scope", ["operator", "audit"])
+def test_operators_and_commands_give_every_scope_and_it_is_audited(scope: str) -> None:
     tenant = TenantFactory()
     for by in (_actor_of(OperatorFactory()), Actor.system("manage.py key create")):
-        key = keys.create(tenant=tenant, name="x", scopes=["operator"], actor=by).key
-        keys.change(key=key, name="y", scopes=["operator"], default_lane=None, expires_at=None, actor=by)
+        key = keys.create(tenant=tenant, name="x", scopes=[scope], actor=by).key
+        keys.change(key=key, name="y", scopes=[scope], default_lane=None, expires_at=None, actor=by)
         keys.rotate(key=key, actor=by)
-    assert AuditEvent.objects.filter(after__scopes=["operator"]).count() == 8
+    assert AuditEvent.objects.filter(after__scopes=[scope]).count() == 8
     assert keys.create(tenant=tenant, name="x", scopes=["admin"], actor=ACTOR).key.scopes == ["admin"]
 
 

@@ -70,9 +70,20 @@ def test_an_operator_may_everything_to_every_tenant_and_sees_their_own_as_theirs
     ids=["a closed account", "a password that somebody else knows"],
 )
 def test_whoever_may_not_act_may_nothing(state: dict[str, Any]) -> None:
-    for user in (UserFactory(**state), OperatorFactory(**state)):
+    for user in (UserFactory(**state), UserFactory(**state, is_auditor=True), OperatorFactory(**state)):
         tenant = MembershipFactory(user=user, role=Role.OWNER).tenant
         _may_nothing(user, tenant)
+
+
+@pytest.mark.django_db
+def test_operators_and_auditors_read_the_audit_and_auditors_may_nothing_else() -> None:
+    tenant, auditor = TenantFactory(), UserFactory(is_auditor=True, is_staff=True)
+    assert permissions.may_read_audit(auditor)
+    _may_nothing_to(auditor, tenant)
+    assert permissions.may_read_audit(OperatorFactory())
+    owner = MembershipFactory(role=Role.OWNER).user
+    for other in (UserFactory(), UserFactory(is_staff=True), owner, AnonymousUser()):
+        assert not permissions.may_read_audit(other)
 
 
 @pytest.mark.django_db
@@ -102,6 +113,11 @@ def test_keys_are_let_into_the_lanes_that_their_tenant_has_or_will_have() -> Non
 
 
 def _may_nothing(user: User | AnonymousUser, tenant: Any) -> None:
+    assert not permissions.may_read_audit(user)
+    _may_nothing_to(user, tenant)
+
+
+def _may_nothing_to(user: User | AnonymousUser, tenant: Any) -> None:
     assert not any(permissions.may(user, one, tenant.id) for one in Permission)
     assert not permissions.may_grant(user)
     assert not permissions.tenants_of(user).exists()

@@ -21,6 +21,8 @@ TAG: Final = "Organization"
 #: Of routes that a tenant's administrators may use for their own tenant, and operators for all.
 ADMINISTRATORS: Final = (Scope.ADMIN, Scope.OPERATOR)
 OPERATORS: Final = (Scope.OPERATOR,)
+#: Of the audit: administrators read their own tenant's, the others every tenant's.
+AUDITORS: Final = (Scope.ADMIN, Scope.OPERATOR, Scope.AUDIT)
 
 #: Longest life that a key can be given, in seconds.
 LONGEST_LIFE_S: Final = 10 * 365 * 24 * 3600
@@ -43,10 +45,16 @@ def project_of(call: Call, project_id: str) -> Tenant:
     return tenant
 
 
-def projects_of(call: Call, project_ids: Iterable[str], *, param: str | None) -> list[Tenant]:
-    """The tenants that ``project_ids`` name, as ``project_of``; ``param`` is where the names were given."""
+def projects_of(
+    call: Call, project_ids: Iterable[str], *, param: str | None, among: QuerySet[Tenant] | None = None
+) -> list[Tenant]:
+    """The tenants that ``project_ids`` name, as ``project_of``; ``param`` is where the names were given.
+
+    ``among``: the tenants that exist for the caller (None: those that it administers).
+    """
     wanted = [Kind.PROJECT.parse(project_id) for project_id in project_ids]
-    known = administration.administered(call.principal).filter(id__in=[id_ for id_ in wanted if id_])
+    reached = administration.administered(call.principal) if among is None else among
+    known = reached.filter(id__in=[id_ for id_ in wanted if id_])
     found = {tenant.id: tenant for tenant in known}
     if any(id_ not in found for id_ in wanted):
         raise ApiError(ErrorCode.PROJECT_NOT_FOUND, "There is no such project.", param=param)

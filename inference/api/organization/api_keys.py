@@ -38,7 +38,7 @@ from inference.api.organization.key_shapes import (
 from inference.api.organization.paging import ListQuery, page_of
 from inference.api.queries import NoQuery, parameters_of, read_query
 
-#: An operator's scope reaches every tenant: no key may make such a key.
+#: Not those that reach every tenant: no key may make such a key.
 ScopeName = Literal["inference", "read", "admin"]
 Scopes = Annotated[list[ScopeName], Field(min_length=1, max_length=3)]
 Names = Annotated[list[str], Field(max_length=LONGEST_LIST)]

@@ -139,10 +139,21 @@ def update_project_rate_limit(
     )
 
 
+def rate_limit_id(lane: str) -> str:
+    """What the rate limit of a project in ``lane`` is called."""
+    return f"{_PREFIX}{lane}"
+
+
+def lane_of(rate_limit_id: str) -> str | None:
+    """The lane whose rates ``rate_limit_id`` names; None where it is no name of a rate limit."""
+    lane = rate_limit_id.removeprefix(_PREFIX)
+    return lane if lane != rate_limit_id else None
+
+
 def _right_of(rate_limit_id: str) -> Entitlement:
     """The standing right of the tenant in scope whose rates ``rate_limit_id`` names. Raises ``ApiError`` 404."""
-    lane = rate_limit_id.removeprefix(_PREFIX)
-    entitlement = _standing().filter(lane=lane).first() if lane != rate_limit_id else None
+    lane = lane_of(rate_limit_id)
+    entitlement = _standing().filter(lane=lane).first() if lane else None
     if entitlement is None:
         raise ApiError(ErrorCode.RATE_LIMIT_NOT_FOUND, "There is no such rate limit.")
     return entitlement
@@ -161,14 +172,15 @@ def _standing() -> QuerySet[Entitlement]:
 def _described(entitlement: Entitlement) -> ProjectRateLimit:
     limits = entitlement.allowance.limits
     return ProjectRateLimit(
-        id=f"{_PREFIX}{entitlement.lane_id}",
+        id=rate_limit_id(entitlement.lane_id),
         model=entitlement.lane_id,
-        max_requests_per_1_minute=_shown(limits.requests_per_minute),
-        max_tokens_per_1_minute=_shown(limits.tokens_per_minute),
+        max_requests_per_1_minute=shown_rate(limits.requests_per_minute),
+        max_tokens_per_1_minute=shown_rate(limits.tokens_per_minute),
     )
 
 
-def _shown(limit: int | None) -> int:
+def shown_rate(limit: int | None) -> int:
+    """A rate as OpenAI's shape holds it, which has no word for none."""
     return UNLIMITED if limit is None else min(limit, UNLIMITED)
 
 

@@ -12,6 +12,7 @@ from inference.api.organization.api_keys import (
     list_project_api_keys,
     retrieve_project_api_key,
 )
+from inference.api.organization.audit_logs import list_audit_logs
 from inference.api.organization.costs import costs
 from inference.api.organization.key_changes import modify_project_api_key, rotate_project_api_key
 from inference.api.organization.projects import (
@@ -56,4 +57,5 @@ urlpatterns: Final[list[URLPattern]] = [
     path(f"{_RATE_LIMITS}/<str:rate_limit_id>", update_project_rate_limit),
     path("organization/usage/completions", completions_usage),
     path("organization/costs", costs),
+    path("organization/audit_logs", list_audit_logs),
 ]

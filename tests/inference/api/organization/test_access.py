@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import uuid4
 
@@ -15,9 +16,13 @@ from inference.api.organization.access import OPERATORS
 from inference.api.organization.projects import list_projects
 from inference.api.organization.urls import urlpatterns
 from inference.api.resource import Resource, endpoints_of
+from inference.api.urls import urlpatterns as every_route
+from inference.models import LanguageModel
 from tests.factories import ApiKeyFactory, EntitlementFactory
 from tests.inference.api.asgi_client import AsgiClient
+from tests.inference.api.bodies import chat
 from tests.inference.api.organization.asking import PROJECTS, project, stored_key
+from tests.inference.api.socket_client import Connect
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,6 +69,24 @@ async def test_a_key_for_use_administers_nothing(
         endpoint.method, url(path, project_id=f"proj_{tenant.id.hex}"), body_of(endpoint)
     )
     assert (answer.status, answer.error["code"]) == (403, "insufficient_scope")
+
+
+async def test_a_key_that_reads_the_audit_opens_nothing_else(
+    tenant: Tenant, valkey: Any, connect: Connect, model: LanguageModel
+) -> None:
+    raw = (await sync_to_async(ApiKeyFactory)(tenant=tenant, scopes=["audit"])).raw
+    auditor = AsgiClient(raw)
+    opened = []
+    for pattern in every_route[:-1]:
+        for endpoint in endpoints_of(pattern.callback):
+            path = re.sub(r"<\w+:\w+>", "x", url(f"/v1/{pattern.pattern}"))
+            answer = await auditor.request(endpoint.method, path, body_of(endpoint))
+            if answer.status != 403 or answer.error["code"] != "insufficient_scope":
+                opened.append(endpoint.name)
+    assert opened == ["list_audit_logs"]
+    socket = await connect(key=raw)
+    await socket.send(type="generate", ref="1", **chat())
+    assert (await socket.until_error())["code"] == "insufficient_scope"
 
 
 @pytest.mark.parametrize(("path", "endpoint"), OF_A_PROJECT, ids=names(OF_A_PROJECT))

@@ -68,6 +68,7 @@ async def test_what_is_answered_is_what_is_described(
     await ask("update_project_rate_limit", "POST", f"{project(tenant)}/rate_limits/rl-low", {})
     await ask("completions_usage", "GET", f"{USAGE}?start_time=0")
     await ask("costs", "GET", "/v1/organization/costs?start_time=0")
+    await ask("list_audit_logs", "GET", "/v1/organization/audit_logs?limit=100")
     assert seen == {endpoint.name for pattern in urlpatterns for endpoint in endpoints_of(pattern.callback)}
 
 
@@ -88,3 +89,8 @@ def test_parameters_are_described_as_they_are_checked(schema: dict[str, Any]) ->
     assert usage["end_time"]["required"] is False
     assert usage["bucket_width"]["schema"]["enum"] == ["1m", "1h", "1d"]
     assert not re.search(r'"\$ref": "#/\$defs', json.dumps(schema))
+    logs = {parameter["name"]: parameter for parameter in operations(schema)["list_audit_logs"]["parameters"]}
+    assert logs["effective_at[gte]"]["schema"]["type"] == "integer"
+    assert not any(parameter["required"] for parameter in logs.values())
+    entry = schema["components"]["schemas"]["AuditLog"]
+    assert entry["additionalProperties"] == {"$ref": "#/components/schemas/AuditLogDetails"}

@@ -10,7 +10,12 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.resources.admin.organization import Organization
-from openai.types.admin.organization import Project, UsageCompletionsResponse, UsageCostsResponse
+from openai.types.admin.organization import (
+    AuditLogListResponse,
+    Project,
+    UsageCompletionsResponse,
+    UsageCostsResponse,
+)
 from openai.types.admin.organization.projects import (
     ProjectAPIKey,
     ProjectRateLimit,
@@ -189,6 +194,43 @@ def usage_of(organization: Organization, project: Project) -> list[CompletionsRe
         if page.next_page is None:
             return results
         page = organization.usage.completions(**question, page=page.next_page)
+
+
+def test_the_audit_is_read_and_narrowed_page_by_page(
+    operator: OpenAI, project: Project, live_stack: LiveStack
+) -> None:
+    organization = operator.admin.organization
+    organization.projects.update(project.id, name="Renamed by a test")
+    made = organization.projects.service_accounts.create(project.id, name="app")
+    with client_of(live_stack, "audit") as auditor:
+        logs = auditor.admin.organization.audit_logs
+        found = list(logs.list(project_ids=[project.id], limit=2))
+        told = [strictly(each) for each in found if each.type in ("project.created", "project.updated")]
+        assert all(isinstance(each, AuditLogListResponse) for each in told)
+        assert [each.type for each in told] == ["project.updated", "project.created"]
+        assert [each.effective_at for each in found] == sorted(
+            (each.effective_at for each in found), reverse=True
+        )
+        renamed, created = told
+        assert renamed.project_updated.changes_requested.title == "Renamed by a test"
+        assert (created.project.id, created.project_created.data.name) == (project.id, "Of a test")
+        assert created.actor.api_key.service_account.id
+        [key] = logs.list(
+            project_ids=[project.id],
+            event_types=["api_key.created"],
+            resource_ids=[made.api_key.id],
+            actor_ids=[created.actor.api_key.id],
+            effective_at={"gte": created.effective_at, "lte": int(time.time()) + 60},
+        )
+        assert strictly(key).api_key_created.data.scopes == ["inference", "read"]
+        assert list(logs.list(project_ids=[project.id], effective_at={"lt": created.effective_at})) == []
+        earlier = logs.list(project_ids=[project.id], before=found[1].id, limit=5)
+        assert [each.id for each in earlier.data] == [found[0].id]
+        # Of ours the client has no type; it hands them on as they come.
+        granted: Any = next(each for each in found if each.type == "entitlement.grant")
+        assert granted.to_dict()["entitlement.grant"]["after"]["lane_id"] in ("normal", "low")
+        with pytest.raises(openai.PermissionDeniedError):
+            list(auditor.admin.organization.projects.list())
 
 
 def test_refusals_are_the_clients_own_exceptions(admin: OpenAI, operator: OpenAI, project: Project) -> None:
