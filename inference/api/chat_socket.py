@@ -26,7 +26,7 @@ from inference import cancellation, intake
 from inference.api import chat_turns, frames, ids
 from inference.api.chat_stream import ChatStream, Stopwatch
 from inference.api.chat_turns import in_thread
-from inference.api.errors import ApiError
+from inference.api.errors import ApiError, hide_keys
 from inference.api.frame_errors import FrameError, FrameErrorCode
 from inference.api.frames import Authenticate, Cancel, Generate, Resume, ServerFrame, TextDelta
 from inference.api.reader_access import ReaderRevoked, reader_access
@@ -374,8 +374,9 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         logged: bool = True,
     ) -> None:
         fault = error_frame(error)
+        generation = None if generation is None else hide_keys(generation)
         if ref is not None:
-            fault.ref = ref
+            fault.ref = hide_keys(ref)
         if generation is not None:
             fault.generation = generation
         if logged:

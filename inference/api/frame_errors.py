@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from inference.api.errors import ErrorCode
+from inference.api.errors import ErrorCode, hide_keys
 
 
 class FrameErrorCode(StrEnum):
@@ -27,5 +27,6 @@ class FrameError(Exception):
     def __init__(self, code: FrameErrorCode | ErrorCode, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
+        # As an ``ApiError`` does: neither the frame nor any log repeats a key that a client put in the wrong place.
+        self.message = hide_keys(message)
         self.param = param

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
+from accounts.key_text import CONTAINS_KEY
 from accounts.tenancy import tenant_scope
 from inference import idempotency
 from inference.api.answers import AnswerModel
@@ -43,6 +44,12 @@ def named_request(call: Call, body: BaseModel | None, route: str) -> NamedReques
         raise ApiError(
             ErrorCode.INVALID_VALUE,
             f"The header `{HEADER}` must have 1 to {idempotency.LONGEST} printable ASCII characters.",
+            param=HEADER,
+        )
+    if CONTAINS_KEY.search(key):
+        raise ApiError(
+            ErrorCode.INVALID_VALUE,
+            f"The header `{HEADER}` contains an API key, and would be stored. Name the request otherwise.",
             param=HEADER,
         )
     content = {

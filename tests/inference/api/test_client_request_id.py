@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import redis
-import structlog
 from asgiref.sync import sync_to_async
 
 from inference.dispatch.queue import DispatchQueue
-from signalbox import logging as site_logging
 from signalbox import secret_files
+from tests.fixtures.log_lines import product_formatter
 from tests.fixtures.stored_text import stored_text
 from tests.inference.api.asgi_client import AsgiClient
 from tests.inference.api.bodies import CHAT, chat
@@ -30,7 +29,7 @@ def written(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     """What the processes write to their logs, in both formats."""
     before = logging.getLogger().handlers[:], logging.getLogger().level
     text = io.StringIO()
-    formatter = _formatter(request.param)
+    formatter = product_formatter(request.param)
     handler = logging.StreamHandler(text)
     handler.setFormatter(formatter)
     logging.getLogger().addHandler(handler)
@@ -38,19 +37,6 @@ def written(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     yield text
     logging.getLogger().handlers[:], level = before
     logging.getLogger().setLevel(level)
-
-
-def _formatter(format_: str) -> logging.Formatter:
-    """The formatter that ``logging_settings`` makes, without touching what is configured."""
-    made: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("logging.config.dictConfig", made.update)
-        patch.setattr(structlog, "configure", lambda **_: None)
-        site_logging.logging_settings("DEBUG", format_)  # type: ignore[arg-type]
-    settings = made["formatters"]["structured"]
-    return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=settings["foreign_pre_chain"], processors=settings["processors"]
-    )
 
 
 @pytest.fixture
