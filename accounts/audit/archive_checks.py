@@ -109,7 +109,7 @@ def events_of(archive: AuditArchive, directory: Path | None) -> Iterator[Archive
         archive.last_hash,
         archive.assignments,
     ):
-        raise _bad_content(archive, expected - 1, "is not the last one that its row names")
+        raise _bad(archive, FaultReason.FILE_ALTERED, "holds something else than its row says.")
 
 
 def _checked(
