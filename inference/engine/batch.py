@@ -12,6 +12,7 @@ from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
 from mlx_lm.models.cache import TokenBuffer, make_prompt_cache
 from mlx_lm.sample_utils import LogitsProcessor
 
+from inference.engine.halves import Halves
 from inference.engine.penalties import Penalties
 from inference.engine.row_prefixes import Prefix
 from inference.engine.sampling import RowSampler, draw
@@ -93,6 +94,28 @@ class PrefillBatch(PromptProcessingBatch):
             self.max_tokens,
         )
 
+    def end(self, tokens: Sequence[list[int]], halves: Halves) -> DecodeBatch:
+        """Run all these tokens, the last of every prompt, in one pass; the first token of each answer is on its way.
+
+        Where rows have not as many tokens as others, each has two or more. This batch must not be used any more.
+        """
+        lengths = [len(row) for row in tokens]
+        padding = [max(lengths) - length for length in lengths]
+        padded = mx.array([row + [0] * pad for row, pad in zip(tokens, padding, strict=True)])
+        if any(padding):
+            for cache in self.prompt_cache:
+                cache.prepare(lengths=lengths, right_padding=padding)
+        hidden = halves.trunk(padded, self.prompt_cache)
+        if any(padding):
+            for cache in self.prompt_cache:
+                cache.finalize()
+        last = hidden[mx.arange(len(lengths)), mx.array(lengths) - 1]
+        for known, row in zip(self.tokens, tokens, strict=True):
+            known += row[:-1]
+        batch = self.join([row[-1] for row in tokens])
+        batch.continue_from(halves.head(last[:, None, :])[:, -1, :])
+        return batch
+
     def join(self, last_tokens: Sequence[int]) -> DecodeBatch:
         """The rows as decoding ones whose next ``step`` hands out these tokens, and runs them. Nothing is run before.
 
@@ -159,8 +182,13 @@ class DecodeBatch(GenerationBatch):
             self.faults = {key: fault for key, fault in self.faults.items() if key not in keys}
 
     def _step(self) -> tuple[list[int], list[mx.array]]:
+        logits = self.model(self._next_tokens[:, None], cache=self.prompt_cache)[:, -1, :]
+        return self.continue_from(logits), []
+
+    def continue_from(self, logits: mx.array) -> list[int]:
+        """Compute the tokens after those that the next ``step`` would have run, from the logits that running them gave,
+        ``(rows, vocabulary)``; the tokens that were run."""
         inputs = self._next_tokens
-        logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
         logits, states = self._adjusted(inputs, logits)
         self._next_tokens = draw(logits, self.samplers)
         # The base class moves one entry a row about. Nobody asked for log-probabilities, and computing
@@ -170,7 +198,7 @@ class DecodeBatch(GenerationBatch):
         tokens = _integers(inputs)
         for known, token in zip(self.tokens, tokens, strict=True):
             known.append(token)
-        return tokens, []
+        return tokens
 
     def _adjusted(self, inputs: mx.array, logits: mx.array) -> tuple[mx.array, list[mx.array]]:
         """The logits after the rows' penalties and processors, and the states of these."""

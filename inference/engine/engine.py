@@ -16,6 +16,7 @@ from inference.engine.blas import loaded_blas
 from inference.engine.decoding_rows import DecodingRows
 from inference.engine.device_memory import cache_budget
 from inference.engine.drafting.drafter import Drafter
+from inference.engine.halves import cut
 from inference.engine.kv_growth import measure_growth
 from inference.engine.model_loading import load_prepared
 from inference.engine.prefilling import finish, run_chunk
@@ -72,6 +73,7 @@ class Engine:
         self.kv_fixed_bytes: Final = growth.fixed_bytes
         #: Bytes that this machine has for caches beside the model.
         self.device_cache_bytes: Final = cache_budget(self.record.size_bytes)
+        self._halves = cut(self.model)
         self._prefixes = RowPrefixes(self.model, prefix_cache_bytes)
         self._row_batches = RowBatches(self.model, self.record.vocab_size, self._prefixes)
         #: The drafter that the sequences share; ``set_drafter`` says which.
@@ -173,10 +175,8 @@ class Engine:
         finishing = [row for row in self._begin(keys, chunk_tokens) if run_chunk(row, chunk_tokens, result)]
         # A padded pass needs two tokens a row or more; shorter ones are as quick alone.
         together = [row for row in finishing if row.remaining > 2]
-        finish(together, self._decoding_rows, self._prefixes, result)
-        for row in finishing:
-            if row not in together:
-                finish([row], self._decoding_rows, self._prefixes, result)
+        for rows in (together, *([row] for row in finishing if row not in together)):
+            finish(rows, self._decoding_rows, self._prefixes, self._halves, result)
         return result
 
     def decode(self) -> StepResult:

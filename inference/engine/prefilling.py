@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from inference.engine.batch import DecodeBatch, PrefillBatch
 from inference.engine.decoding_rows import DecodingRows
+from inference.engine.halves import Halves
 from inference.engine.results import StepResult
 from inference.engine.row import Row, RowState
 from inference.engine.row_prefixes import RowPrefixes
@@ -21,23 +23,27 @@ def run_chunk(row: Row, chunk_tokens: int, result: StepResult) -> bool:
     return False
 
 
-def finish(rows: Sequence[Row], decoding: DecodingRows, prefixes: RowPrefixes, result: StepResult) -> None:
-    """Run in one pass all that remains of these parked rows, and emit their first tokens: they decode from then on."""
+def finish(
+    rows: Sequence[Row],
+    decoding: DecodingRows,
+    prefixes: RowPrefixes,
+    halves: Halves | None,
+    result: StepResult,
+) -> None:
+    """Run in one pass all that remains of these parked rows, and emit their first tokens: they decode from then on.
+
+    Where the model cannot be cut before its head, the last tokens are a second pass.
+    """
     if not rows:
         return
-    first, *others = rows
-    batch = first.prompt_batch
     try:
-        for row in others:
-            batch.extend(row.prompt_batch)  # type: ignore[no-untyped-call]
-        batch.prompt([row.take(row.remaining - 1) for row in rows])
-        started = batch.start([row.take(1)[0] for row in rows])
+        started = _ended(rows, halves)
         tokens = started.peek()
     except Exception as error:  # noqa: BLE001 (reported, or each row's own is found)
-        if others:
+        if len(rows) > 1:
             decoding.run_apart(error, rows, result)
         else:
-            first.fail(error, result)
+            rows[0].fail(error, result)
         return
     for row, token in zip(rows, tokens, strict=True):
         if (fault := started.faults.get(row.key)) is not None:
@@ -51,3 +57,26 @@ def finish(rows: Sequence[Row], decoding: DecodingRows, prefixes: RowPrefixes, r
         prefixes.keep(row.namespace, started, row.key)
     started.remove(set(started.faults))
     decoding.join(started)
+
+
+def _ended(rows: Sequence[Row], halves: Halves | None) -> DecodeBatch:
+    batch = _merged([row.prompt_batch for row in rows])
+    if halves is not None:
+        return batch.end([row.take(row.remaining) for row in rows], halves)
+    batch.prompt([row.take(row.remaining - 1) for row in rows])
+    return batch.start([row.take(1)[0] for row in rows])
+
+
+def _merged(batches: Sequence[PrefillBatch]) -> PrefillBatch:
+    """All rows in one batch, in order. None of these must be used any more.
+
+    Pair by pair, and then pairs of pairs: each merging copies the caches of both, so one after the other the first
+    would be copied as often as there are rows.
+    """
+    while len(batches) > 1:
+        pairs = [batches[start : start + 2] for start in range(0, len(batches), 2)]
+        for pair in pairs:
+            for other in pair[1:]:
+                pair[0].extend(other)  # type: ignore[no-untyped-call]
+        batches = [pair[0] for pair in pairs]
+    return batches[0]
