@@ -23,6 +23,8 @@ from inference.speculation_verdicts import drafter_key
 _log = structlog.get_logger(__name__)
 
 _MIB: Final = 1024 * 1024
+#: What a newcomer may have to wait for while prompts are run and nothing streams: as long as one notices and forgives.
+_QUIET_TICK_MS: Final = 2000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,8 @@ class SchedulerSettings:
     ``scheduling.tick.chunk_for`` instead. ``itl_target``: set, the interval follows ``interval_for`` instead.
     ``kv_budget_bytes``: None, the worker chooses. ``prefix_cache_bytes``: a part of that; None, a quarter; 0, none.
     ``kv_watermark_percent`` of the budget stay free when something is admitted beside streams. ``lane_floor``: the
-    ``cap`` of ``scheduling.lanes.pick_lane``.
+    ``cap`` of ``scheduling.lanes.pick_lane``. ``quiet_tick_ms``: most of what a prompt tick of more than a chunk may
+    take, which is run only while nothing streams.
     """
 
     slots: int
@@ -80,6 +83,7 @@ class SchedulerSettings:
     preemption: bool
     lane_floor: int
     speculation: SpeculationSettings
+    quiet_tick_ms: float = _QUIET_TICK_MS
 
 
 def settings_of(model: LanguageModel) -> SchedulerSettings:

@@ -19,6 +19,9 @@ DEFAULT_INTERVAL = 16
 DEFAULT_CHUNK_TOKENS = 512
 LONGEST_INTERVAL = 4096
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 4096
+#: Most of a prompt tick while nothing streams, in chunks and in tokens. Beyond so many tokens reading the weights is a
+#: small part of a forward pass, and a larger one would only let newcomers wait.
+QUIET_CHUNKS, QUIET_TOKENS = 4, 256
 
 
 class Action(StrEnum):
@@ -36,16 +39,24 @@ class PrefillLimits:
 
     ``chunk_tokens``: most padded prompt tokens of one tick. ``interval``: decode ticks that a full chunk
     leaves to producing streams; 0 switches prefill next to streams off, so that streams starve prompts.
+    ``quiet_tokens``: most padded prompt tokens of one tick while nothing produces; where it is smaller, a chunk.
     """
 
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS
     interval: int = DEFAULT_INTERVAL
+    quiet_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.chunk_tokens < 1:
             raise ValueError(f"chunk_tokens must be at least 1, not {self.chunk_tokens}")
         if self.interval < 0:
             raise ValueError(f"interval must not be negative, but is {self.interval}")
+        if self.quiet_tokens < 0:
+            raise ValueError(f"quiet_tokens must not be negative, but is {self.quiet_tokens}")
+
+    def tokens(self, *, producing: bool) -> int:
+        """Most padded prompt tokens of a prefill tick, beside producing streams or while nothing produces."""
+        return self.chunk_tokens if producing else max(self.chunk_tokens, self.quiet_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +83,21 @@ class TickState:
     def __post_init__(self) -> None:
         if self.decoding < 0 or self.prefills < 0 or self.prefill_debt < 0:
             raise ValueError(f"decoding, prefills and prefill_debt must not be negative: {self}")
-        if (
-            not (self.prefills > 0)
-            <= self.next_prefill_tokens
-            <= self.limits.chunk_tokens * (self.prefills > 0)
-        ):
-            raise ValueError(f"next_prefill_tokens must be 1 … chunk_tokens, and 0 without prefills: {self}")
+        most = self.limits.tokens(producing=self.producing)
+        if not (self.prefills > 0) <= self.next_prefill_tokens <= most * (self.prefills > 0):
+            raise ValueError(
+                f"next_prefill_tokens must be 1 … chunk_tokens (quiet_tokens while nothing produces), and 0 without "
+                f"prefills: {self}"
+            )
         if not 0 <= self.speculative_prompt_tokens <= self.limits.chunk_tokens * self.speculative_pending:
             raise ValueError(
                 f"speculative_prompt_tokens must be 0 … chunk_tokens, and 0 without a slice: {self}"
             )
+
+    @property
+    def producing(self) -> bool:
+        """Whether somebody streams: rows decode, or the pending slice is a round."""
+        return is_producing(self.decoding, self.speculative_pending, self.speculative_prompt_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +112,8 @@ class TickDecision:
 
 def decide_tick(state: TickState) -> TickDecision:
     """Choose the tick's action. Exactly one, whatever contends; IDLE only when nothing is to be done."""
-    limits, prompt_slice = state.limits, state.speculative_prompt_tokens > 0
+    limits, prompt_slice, producing = state.limits, state.speculative_prompt_tokens > 0, state.producing
     round_pending = state.speculative_pending and not prompt_slice
-    producing = state.decoding > 0 or round_pending
     clear = limits.interval > 0 and state.prefill_debt == 0
     both_wait = state.prefills > 0 and prompt_slice
 
@@ -144,6 +159,11 @@ def _debt_after(state: TickState, action: Action, producing: bool) -> int:
     return max(0, state.prefill_debt - state.limits.chunk_tokens * max(1, waiting))
 
 
+def is_producing(decoding: int, speculative_pending: bool, speculative_prompt_tokens: int) -> bool:
+    """Whether somebody streams, by these fields of a ``TickState``."""
+    return decoding > 0 or (speculative_pending and not speculative_prompt_tokens)
+
+
 def interval_for(target: float, decode_ms: float | None, chunk_ms: float | None, prefills: int) -> int:
     """The interval at which admitting ``prefills`` prompts at once slows streams ``target``-fold at most.
 
@@ -175,3 +195,18 @@ def chunk_for(stall_ms: float, ms_per_prompt_token: float | None) -> int:
     while chunk < LARGEST_CHUNK and chunk * 2 * ms_per_prompt_token <= stall_ms:
         chunk *= 2
     return chunk
+
+
+def quiet_tokens_for(chunk_tokens: int, ms_per_prompt_token: float | None, quiet_tick_ms: float) -> int:
+    """Most tokens of a prompt tick while nothing streams: a chunk, doubled as often as the bounds allow.
+
+    They are ``QUIET_CHUNKS`` chunks, ``QUIET_TOKENS`` tokens, and ``quiet_tick_ms``: a newcomer, or a cancel, waits for
+    such a tick before it is seen. ``ms_per_prompt_token``: what the last tick of a chunk or more took; None, while that
+    is not measured, gives the chunk.
+    """
+    if ms_per_prompt_token is None:
+        return chunk_tokens
+    most, tokens = min(QUIET_CHUNKS * chunk_tokens, QUIET_TOKENS), chunk_tokens
+    while tokens * 2 <= most and tokens * 2 * ms_per_prompt_token <= quiet_tick_ms:
+        tokens *= 2
+    return tokens

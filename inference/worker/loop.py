@@ -19,8 +19,9 @@ from inference.messages import CancelReason, End, LogEntry
 from inference.models import RunOutcome
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.claiming import Candidate
-from inference.scheduling.prefill import PrefillLedger, padded_tokens, pick_prefill
-from inference.scheduling.tick import Action, TickDecision, TickState, decide_tick
+from inference.scheduling.prefill import PrefillLedger
+from inference.scheduling.quiet import PromptPlan, plan_prompts
+from inference.scheduling.tick import Action, TickDecision, TickState, decide_tick, is_producing
 from inference.worker.holdings import Holdings
 from inference.worker.kv_memory import KvMemory
 from inference.worker.metrics import Fault, Stage, WorkerMetrics
@@ -70,12 +71,12 @@ class LoopEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A decision, and the padded prompt tokens that it runs; whose they are in a prefill, and the ledger to keep."""
+    """A decision, the padded prompt tokens that it runs, and what a prefill would run of whom."""
 
     decision: TickDecision
     prompt_tokens: int
+    prompts: PromptPlan
     chosen: Sequence[RunningSequence]
-    ledger: PrefillLedger
 
 
 class TickLoop:
@@ -147,8 +148,8 @@ class TickLoop:
         rows, started = self.roster.decoding_rows, time.monotonic()
         match decision.action:
             case Action.PREFILL:
-                self._ledger = plan.ledger
-                self._prefill(plan.chosen, plan.prompt_tokens, started)
+                self._ledger = plan.prompts.ledger
+                self._prefill(plan.chosen, plan.prompts, started)
             case Action.DECODE:
                 self._step(Action.DECODE, self.roster.decoding, self._engine.decode, started)
             case Action.SPECULATE:
@@ -180,19 +181,24 @@ class TickLoop:
 
     def _decide(self) -> _Plan:
         limits, settings = self._account.limits, self._account.settings
-        self._slot.offer(limits.chunk_tokens)
-        waiting = self.roster.parked
-        parked, indices, ledger = self.roster.parked_prompts(), tuple[int, ...](), self._ledger
-        if parked:
-            indices, ledger = pick_prefill(parked, self._ledger, limits.chunk_tokens, settings.lane_floor)
-        padded = padded_tokens(parked, indices, limits.chunk_tokens)
+        self._slot.offer(limits)
+        waiting, parked = self.roster.parked, self.roster.parked_prompts(settings.speculation.drafts)
+        rows, slice_pending = self.roster.decoding_rows, self._slot.state.pending
         in_slice = self._slot.prompt_tokens(limits.chunk_tokens)
+        prompts = plan_prompts(
+            parked,
+            self._ledger,
+            limits,
+            producing=is_producing(rows, slice_pending, in_slice),
+            last=self._last.action,
+            cap=settings.lane_floor,
+        )
         decision = decide_tick(
             TickState(
-                decoding=self.roster.decoding_rows,
+                decoding=rows,
                 prefills=len(parked),
-                next_prefill_tokens=padded,
-                speculative_pending=self._slot.state.pending,
+                next_prefill_tokens=prompts.padded,
+                speculative_pending=slice_pending,
                 speculative_prompt_tokens=in_slice,
                 limits=limits,
                 prefill_debt=self._last.prefill_debt,
@@ -200,21 +206,17 @@ class TickLoop:
                 slice_prompt_last=self._last.slice_prompt_last,
             )
         )
-        prompt_tokens = {Action.PREFILL: padded, Action.SPECULATE: in_slice}.get(decision.action, 0)
-        return _Plan(decision, prompt_tokens, [waiting[index] for index in indices], ledger)
+        prompt_tokens = {Action.PREFILL: prompts.padded, Action.SPECULATE: in_slice}.get(decision.action, 0)
+        return _Plan(decision, prompt_tokens, prompts, [waiting[index] for index in prompts.indices])
 
     # The model's actions
 
-    def _prefill(self, sequences: Sequence[RunningSequence], padded: int, started: float) -> None:
+    def _prefill(self, sequences: Sequence[RunningSequence], prompts: PromptPlan, started: float) -> None:
         keys = [sequence.key for sequence in sequences]
         self._metrics.prefill_chunks.add(len(keys))
-        self._metrics.prefill_tokens.add(padded)
-        self._step(
-            Action.PREFILL,
-            sequences,
-            lambda: self._engine.prefill(keys, self._account.limits.chunk_tokens),
-            started,
-        )
+        self._metrics.prefill_tokens.add(prompts.padded)
+        self._metrics.prefill_held.add(prompts.held)
+        self._step(Action.PREFILL, sequences, lambda: self._engine.prefill(keys, prompts.tokens), started)
 
     def _step(
         self,

@@ -94,6 +94,8 @@ class WorkerMetrics:
         self.publish_seconds: Final = of("publish_seconds_total")
         self.prefill_chunks: Final = of("prefill_chunks_total")
         self.prefill_tokens: Final = of("prefill_padded_tokens_total")
+        #: Prompts that could have ended in a tick and waited for others, counted in each such tick.
+        self.prefill_held: Final = of("prefill_held_total")
         self.prefill_debt: Final = of("prefill_debt_tokens")
         self.publish_refusals: Final = of("publish_refusals_total")
         self.publish_retries: Final = of("publish_retries_total")
@@ -102,6 +104,7 @@ class WorkerMetrics:
         self.settlements: Final = of("settlements_total")
         self.settlement_retries: Final = of("settlement_retries_total")
         self.chunk_tokens: Final = of("prefill_chunk_limit_tokens")
+        self.quiet_tokens: Final = of("prefill_quiet_limit_tokens")
         self.interval: Final = of("prefill_interval_ticks")
         self.kv_reserved: Final = of("kv_reserved_bytes")
         self.kv_budget: Final = of("kv_budget_bytes")

@@ -8,7 +8,7 @@ from typing import Final
 
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.speculation import added_cost
-from inference.scheduling.tick import PrefillLimits, chunk_for, interval_for
+from inference.scheduling.tick import PrefillLimits, chunk_for, interval_for, quiet_tokens_for
 
 #: Ticks that a running figure looks back on: a few seconds of decoding, a few long prompts.
 _DECODES: Final = 64
@@ -28,15 +28,20 @@ class Pace:
         self._by_rows = _CostByUnits(base=1)
         self._by_drafted = _CostByUnits(base=0)
         self._chunks: deque[float] = deque(maxlen=_CHUNKS)
+        self._full_chunk: float | None = None
 
     def decoded(self, rows: int, seconds: float) -> None:
         """A decode tick of so many rows took so long."""
         self._decodes.append(seconds * 1000)
         self._by_rows.took(rows, seconds * 1000)
 
-    def prefilled(self, padded_tokens: int, seconds: float) -> None:
-        """A prefill tick, or a slice 0, of so many padded tokens took so long."""
-        self._chunks.append(seconds * 1000 / padded_tokens)
+    def prefilled(self, padded_tokens: int, seconds: float, chunk_tokens: int) -> None:
+        """A prefill tick, or a slice 0, of so many padded tokens took so long, while a chunk was ``chunk_tokens``."""
+        token_ms = seconds * 1000 / padded_tokens
+        if padded_tokens <= chunk_tokens:  # a token of a larger tick, while nothing streams, is cheaper
+            self._chunks.append(token_ms)
+        if padded_tokens >= chunk_tokens:
+            self._full_chunk = token_ms
 
     def speculated(self, drafted: int, ms: float) -> None:
         """A round with so many drafted tokens took so long."""
@@ -61,6 +66,11 @@ class Pace:
     def prompt_token_ms(self) -> float | None:
         """A prompt token: the median."""
         return statistics.median(self._chunks) if self._chunks else None
+
+    @property
+    def full_chunk_token_ms(self) -> float | None:
+        """A prompt token in the last tick that ran a chunk or more."""
+        return self._full_chunk
 
     @property
     def dear_prompt_token_ms(self) -> float | None:
@@ -94,7 +104,7 @@ class _CostByUnits:
 
 
 def limits_by(settings: SchedulerSettings, pace: Pace, prefills: int) -> PrefillLimits:
-    """Chunk and interval for ``prefills`` waiting prompts: as the operator fixed them, or as the targets need them."""
+    """The terms for ``prefills`` waiting prompts: as the operator fixed them, or as the targets need them."""
     limits = settings.limits
     chunk, interval = limits.chunk_tokens, limits.interval
     if settings.longest_stall_ms is not None:
@@ -103,4 +113,5 @@ def limits_by(settings: SchedulerSettings, pace: Pace, prefills: int) -> Prefill
         token_ms = pace.prompt_token_ms
         chunk_ms = None if token_ms is None else token_ms * chunk
         interval = interval_for(settings.itl_target, pace.decode_ms, chunk_ms, max(1, prefills))
-    return PrefillLimits(chunk_tokens=chunk, interval=interval)
+    quiet = quiet_tokens_for(chunk, pace.full_chunk_token_ms, settings.quiet_tick_ms)
+    return PrefillLimits(chunk_tokens=chunk, interval=interval, quiet_tokens=quiet)

@@ -84,10 +84,16 @@ class Roster:
         )
         self._parked[sequence.key] = sequence
 
-    def parked_prompts(self) -> list[ParkedPrompt]:
-        """What ``pick_prefill`` chooses from, in the order of ``parked``."""
+    def parked_prompts(self, drafts: bool) -> list[ParkedPrompt]:
+        """What ``plan_prompts`` chooses from, in the order of ``parked``. ``drafts``: the slot is offered to them."""
         return [
-            ParkedPrompt(sequence.order, sequence.task.lane_rank, self._engine.remaining(key))
+            ParkedPrompt(
+                sequence.order,
+                sequence.task.lane_rank,
+                self._engine.remaining(key),
+                begun=sequence.begun,
+                last_chunk_apart=drafts and not sequence.slot_offered,
+            )
             for key, sequence in self._parked.items()
         ]
 

@@ -20,6 +20,7 @@ from inference.scheduling.draft_length import (
 from inference.scheduling.preemption import Occupation
 from inference.scheduling.slot import Holder, Offer, RingEntry, SliceEnd, SlotState
 from inference.scheduling.speculation import UNMEASURED_BATCH_COST, DeclineReason, SpeculationMode, Verdict
+from inference.scheduling.tick import PrefillLimits
 from inference.worker.metrics import Stage, WorkerMetrics
 from inference.worker.pace import Pace
 from inference.worker.roster import Roster
@@ -87,13 +88,14 @@ class SpeculativeSlot:
 
     # Before a tick is decided
 
-    def offer(self, chunk_tokens: int) -> None:
+    def offer(self, limits: PrefillLimits) -> None:
         """Offer the slot, once each, to the prompts that are down to their last chunk."""
         for sequence in self._roster.parked:
-            if sequence.slot_offered or self._engine.remaining(sequence.key) > chunk_tokens:
+            if sequence.slot_offered or self._engine.remaining(sequence.key) > limits.chunk_tokens:
                 continue
             sequence.slot_offered = True
-            reason = self._declined(sequence, sharing=len(self.state.keys) + 1)
+            sharing, companions = len(self.state.keys) + 1, self._companions(sequence, limits)
+            reason = self._declined(sequence, sharing, companions)
             if reason is None:
                 reason = self._enter(sequence)
             if reason is not None:
@@ -208,8 +210,11 @@ class SpeculativeSlot:
 
     # Why not
 
-    def _declined(self, sequence: RunningSequence, sharing: int) -> DeclineReason | None:
-        """Why a sequence whose last chunk is to be run should not speculate, with ``sharing`` at the slot then."""
+    def _declined(self, sequence: RunningSequence, sharing: int, companions: int = 0) -> DeclineReason | None:
+        """Why a sequence whose last chunk is to be run should not speculate, with ``sharing`` at the slot then.
+
+        ``companions``: rows that the batch is about to get, besides those that it has.
+        """
         unwanted = self._unwanted()
         if unwanted is not None:
             return unwanted
@@ -219,7 +224,19 @@ class SpeculativeSlot:
             return DeclineReason.DRAFTER_UNAVAILABLE
         if self._engine.cannot_speculate(sequence.key) is not None:
             return DeclineReason.CACHES_CANNOT_BE_CUT
-        return self._weighed(sharing)
+        return self._weighed(sharing, companions)
+
+    def _companions(self, sequence: RunningSequence, limits: PrefillLimits) -> int:
+        """Prompts that end in the same tick as this one (``scheduling.quiet``) if it does not take the slot.
+
+        Once it streams, they are run in small chunks beside it.
+        """
+        quiet = limits.tokens(producing=False)
+        if quiet == limits.chunk_tokens or self._roster.decoding_rows or self.state.pending:
+            return 0
+        within = limits.chunk_tokens + quiet
+        others = (other for other in self._roster.parked if other is not sequence)
+        return sum(self._engine.remaining(other.key) <= within for other in others)
 
     def _unwanted(self) -> DeclineReason | None:
         """Why, by the settings, there is no drafter to be had; None: there should be one."""
@@ -227,10 +244,10 @@ class SpeculativeSlot:
             return DeclineReason.NO_DRAFTER
         return DeclineReason.FORCED_OFF if self._settings.mode is SpeculationMode.OFF else None
 
-    def _weighed(self, sharing: int) -> DeclineReason | None:
+    def _weighed(self, sharing: int, companions: int = 0) -> DeclineReason | None:
         cost = self._pace.batch_cost
         return self.profile.declined(
-            decoding_rows=self._roster.decoding_rows,
+            decoding_rows=self._roster.decoding_rows + companions,
             sharing=sharing,
             batch_cost=UNMEASURED_BATCH_COST if cost is None else cost,
         )

@@ -60,10 +60,11 @@ class TickAccount:
         if decision.action is Action.DECODE:
             self._pace.decoded(rows, seconds)
         elif prompt_tokens:
-            self._pace.prefilled(prompt_tokens, seconds)
+            self._pace.prefilled(prompt_tokens, seconds, self.limits.chunk_tokens)
             # Only now: the debt that this tick has made is paid by the terms under which it was made.
             self.limits = limits_by(self.settings, self._pace, self._roster.prefills)
         self._metrics.chunk_tokens.set(self.limits.chunk_tokens)
+        self._metrics.quiet_tokens.set(self.limits.tokens(producing=False))
         self._metrics.interval.set(self.limits.interval)
         self._enter_memory()
         self._slot.account()

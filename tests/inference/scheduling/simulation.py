@@ -19,7 +19,8 @@ from inference.scheduling.claiming import Candidate, ClaimChoice, LaneQueue, cho
 from inference.scheduling.fair_share import Head
 from inference.scheduling.memory import RESERVED_AFTER, Capacity, Deferrals, Room, Verdict
 from inference.scheduling.preemption import MOST_PREEMPTIONS, Requester, Victim, choose_victims
-from inference.scheduling.prefill import ParkedPrompt, PrefillLedger, padded_tokens, pick_prefill
+from inference.scheduling.prefill import ParkedPrompt, PrefillLedger
+from inference.scheduling.quiet import PromptPlan, plan_prompts
 from inference.scheduling.tick import Action, PrefillLimits, TickDecision, TickState, decide_tick
 
 CAP = 4
@@ -61,6 +62,7 @@ class Sequence:
     admitted_at: int
     must_leave_by: int
     chunk_by: int = 0
+    begun: bool = False
 
 
 @dataclass
@@ -308,19 +310,26 @@ class Worker:
     def _act(self) -> Action:
         before = self.last
         parked, decoding = self.parked, self.decoding
-        prompts = [ParkedPrompt(one.order, one.request.lane, one.remaining) for one in parked]
-        chunk = self.machine.limits.chunk_tokens
-        chosen, ledger = pick_prefill(prompts, self.ledger, chunk, CAP)
+        producing = self._producing(len(decoding))
+        plan = plan_prompts(
+            self._prompts(parked),
+            self.ledger,
+            self.machine.limits,
+            producing=producing,
+            last=before.action,
+            cap=CAP,
+        )
         self._promise_chunks(parked)
-        self.last = decide_tick(self._tick_state(len(decoding), prompts, chosen))
+        self.last = decide_tick(self._tick_state(len(decoding), len(parked), plan))
         action = self.last.action
         assert (action is Action.IDLE) == (not self.running)
         assert action is not Action.IDLE or not self.queue, "it rests although something waits"
         if action is Action.PREFILL:
-            self.ledger = ledger
-            for index in chosen:
-                parked[index].remaining -= min(chunk, parked[index].remaining)
-                parked[index].chunk_by = 0
+            assert plan.padded <= self.machine.limits.tokens(producing=producing)
+            self.ledger = plan.ledger
+            for index in plan.indices:
+                parked[index].remaining -= min(plan.tokens, parked[index].remaining)
+                parked[index].begun, parked[index].chunk_by = True, 0
                 if not parked[index].remaining:
                     self._produce(parked[index])
         elif action is Action.DECODE:
@@ -333,11 +342,17 @@ class Worker:
         self._check_tick(action, bool(decoding))
         return action
 
-    def _tick_state(self, decoding: int, prompts: list[ParkedPrompt], chosen: tuple[int, ...]) -> TickState:
+    def _prompts(self, parked: list[Sequence]) -> list[ParkedPrompt]:
+        return [ParkedPrompt(one.order, one.request.lane, one.remaining, begun=one.begun) for one in parked]
+
+    def _producing(self, decoding: int) -> bool:
+        return decoding > 0
+
+    def _tick_state(self, decoding: int, prefills: int, plan: PromptPlan) -> TickState:
         return TickState(
             decoding=decoding,
-            prefills=len(prompts),
-            next_prefill_tokens=padded_tokens(prompts, chosen, self.machine.limits.chunk_tokens),
+            prefills=prefills,
+            next_prefill_tokens=plan.padded,
             limits=self.machine.limits,
             prefill_debt=self.last.prefill_debt,
             speculative_yielded=self.last.speculative_yielded,
@@ -484,9 +499,11 @@ def days(
 def machines(
     draw: st.DrawFn, *, budgets: tuple[int, int] = (40, 250), chunks: tuple[int, int] = (2, 24)
 ) -> Machine:
-    budget = draw(st.integers(*budgets))
+    budget, chunk = draw(st.integers(*budgets)), draw(st.integers(*chunks))
     return Machine(
-        limits=PrefillLimits(draw(st.integers(*chunks)), draw(st.sampled_from((1, 2, 7)))),
+        limits=PrefillLimits(
+            chunk, draw(st.sampled_from((1, 2, 7))), quiet_tokens=draw(st.sampled_from((0, 2, 4))) * chunk
+        ),
         rows=draw(st.integers(1, 5)),
         budget=budget,
         watermark=draw(st.integers(0, budget // 2)),

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.scheduling.prefill import ParkedPrompt
+from inference.scheduling.quiet import PromptPlan
 from inference.scheduling.rotation import BACKLOG_CAP
 from inference.scheduling.slot import (
     Offer,
@@ -27,7 +28,7 @@ from inference.scheduling.slot import (
     peek,
     sliced,
 )
-from inference.scheduling.tick import Action, PrefillLimits, TickState
+from inference.scheduling.tick import Action, PrefillLimits, TickState, is_producing
 from tests.inference.scheduling.simulation import (
     AMPLE,
     Machine,
@@ -128,12 +129,26 @@ class SlotWorker(Worker):
             rest = 0 if holder is None else max(1, holder.budget - holder.slices, 2 * holder.direct)
             self.waits[request.name] = Wait(rest + 3 * max(1, self.longest))
 
-    def _tick_state(self, decoding: int, prompts: list[ParkedPrompt], chosen: tuple[int, ...]) -> TickState:
+    def _prompts(self, parked: list[Sequence]) -> list[ParkedPrompt]:
+        return [
+            replace(prompt, last_chunk_apart=prompt.order not in self.offered)
+            for prompt in super()._prompts(parked)
+        ]
+
+    def _next_slice(self) -> tuple[bool, int]:
+        """Whether there is one, and its prompt tokens."""
         front = self.slot.holder or peek(self.slot)
+        return front is not None, self._of(front.key).remaining if front is not None else 0
+
+    def _producing(self, decoding: int) -> bool:
+        return is_producing(decoding, *self._next_slice())
+
+    def _tick_state(self, decoding: int, prefills: int, plan: PromptPlan) -> TickState:
+        pending, prompt_tokens = self._next_slice()
         return replace(
-            super()._tick_state(decoding, prompts, chosen),
-            speculative_pending=front is not None,
-            speculative_prompt_tokens=self._of(front.key).remaining if front is not None else 0,
+            super()._tick_state(decoding, prefills, plan),
+            speculative_pending=pending,
+            speculative_prompt_tokens=prompt_tokens,
         )
 
     def _slice(self) -> bool:

@@ -20,11 +20,13 @@ from inference.scheduling.tick import (
     chunk_for,
     decide_tick,
     interval_for,
+    quiet_tokens_for,
 )
 
 CHUNK = 8
 DEFAULT = PrefillLimits(chunk_tokens=CHUNK, interval=4)
 STARVING = PrefillLimits(chunk_tokens=CHUNK, interval=0)
+QUIET = PrefillLimits(chunk_tokens=CHUNK, interval=4, quiet_tokens=4 * CHUNK)
 
 
 def every_small_state() -> list[TickState]:
@@ -84,6 +86,25 @@ def following(state: TickState, decision: TickDecision) -> TickState:
             Action.PREFILL,
             0,
             id="a prompt alone runs whatever the debt, and makes none",
+        ),
+        pytest.param(
+            TickState(prefills=2, next_prefill_tokens=4 * CHUNK, limits=QUIET),
+            Action.PREFILL,
+            0,
+            id="while nothing streams a tick may run several chunks",
+        ),
+        pytest.param(
+            TickState(
+                prefills=2,
+                next_prefill_tokens=4 * CHUNK,
+                speculative_pending=True,
+                speculative_prompt_tokens=1,
+                speculative_yielded=True,
+                limits=QUIET,
+            ),
+            Action.PREFILL,
+            0,
+            id="a waiting slice 0 is no stream",
         ),
         pytest.param(
             TickState(decoding=2, prefills=1, next_prefill_tokens=CHUNK, limits=DEFAULT),
@@ -482,11 +503,15 @@ def test_debt_ends_with_the_last_stream(
     [
         lambda: PrefillLimits(chunk_tokens=0),
         lambda: PrefillLimits(interval=-1),
+        lambda: PrefillLimits(quiet_tokens=-1),
         lambda: TickState(decoding=-1),
         lambda: TickState(prefill_debt=-1),
         lambda: TickState(prefills=1),
         lambda: TickState(next_prefill_tokens=1),
         lambda: TickState(prefills=1, next_prefill_tokens=CHUNK + 1, limits=DEFAULT),
+        lambda: TickState(prefills=1, next_prefill_tokens=4 * CHUNK + 1, limits=QUIET),
+        lambda: TickState(decoding=1, prefills=1, next_prefill_tokens=CHUNK + 1, limits=QUIET),
+        lambda: TickState(prefills=1, next_prefill_tokens=CHUNK + 1, speculative_pending=True, limits=QUIET),
         lambda: TickState(speculative_prompt_tokens=1),
         lambda: TickState(speculative_pending=True, speculative_prompt_tokens=CHUNK + 1, limits=DEFAULT),
     ],
@@ -541,3 +566,30 @@ def test_the_chunk_is_the_default_until_measured() -> None:
 def test_a_stall_that_nothing_fits_is_refused(stall: float) -> None:
     with pytest.raises(ValueError, match="positive"):
         chunk_for(stall, 1.0)
+
+
+@given(st.integers(1, 4096), st.floats(0.001, 1000), st.floats(0, 10_000))
+def test_a_quiet_tick_is_a_chunk_doubled_within_its_three_bounds(
+    chunk: int, per_token: float, longest_ms: float
+) -> None:
+    tokens = quiet_tokens_for(chunk, per_token, longest_ms)
+    times = tokens // chunk
+    assert (tokens % chunk, times.bit_count()) == (0, 1)
+    assert times <= 4
+    assert times == 1 or (tokens <= 256 and tokens * per_token <= longest_ms)
+    bounded = 2 * tokens > min(4 * chunk, 256) or 2 * tokens * per_token > longest_ms
+    assert bounded, "it is no smaller than it has to be"
+
+
+def test_a_quiet_tick_is_a_chunk_until_measured() -> None:
+    assert quiet_tokens_for(64, None, 2000) == 64
+
+
+@pytest.mark.parametrize(
+    ("chunk", "ms", "tokens"),
+    [(16, 5, 64), (64, 5, 256), (64, 10, 128), (64, 20, 64), (128, 5, 256), (512, 0.1, 512)],
+)
+def test_where_chunks_are_small_or_tokens_dear_a_quiet_tick_stays_short(
+    chunk: int, ms: float, tokens: int
+) -> None:
+    assert quiet_tokens_for(chunk, ms, 2000) == tokens

@@ -53,6 +53,8 @@ SETTINGS = SchedulerSettings(
     prefix_cache_bytes=0,
     preemption=True,
     lane_floor=4,
+    # Ticks of a chunk at most, however fast this machine is: what a test says of chunks holds.
+    quiet_tick_ms=0,
     speculation=SpeculationSettings(
         mode=SpeculationMode.ON,
         drafter=DrafterKind.NONE,
