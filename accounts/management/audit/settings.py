@@ -7,6 +7,7 @@ from django.core.management.base import OutputWrapper
 
 from accounts.actors import command_actor
 from accounts.audit import settings
+from accounts.formatting import counted
 from accounts.management.audit import Verb
 
 #: What is said for records that are to stay in the database.
@@ -38,8 +39,8 @@ class Settings(Verb):
                 checkpoint_minutes=now.checkpoint_minutes if minutes is None else minutes,
                 actor=command_actor("audit settings"),
             )
-        after = f"after {now.archive_after_days} days" if now.archive_after_days else NEVER
-        stdout.write(f"Archived: {after}. A checkpoint every {now.checkpoint_minutes} minutes.")
+        after = f"after {counted(now.archive_after_days, 'day')}" if now.archive_after_days else NEVER
+        stdout.write(f"Archived: {after}. A checkpoint every {counted(now.checkpoint_minutes, 'minute')}.")
 
 
 def _days(text: str) -> int | str:

@@ -61,6 +61,7 @@ def test_the_command_shows_them_and_changes_what_is_named() -> None:
     assert run() == "Archived: never. A checkpoint every 60 minutes."
     assert run("--archive-after-days", "90") == "Archived: after 90 days. A checkpoint every 60 minutes."
     assert run("--checkpoint-minutes", "5") == "Archived: after 90 days. A checkpoint every 5 minutes."
+    assert run("--archive-after-days", "1") == "Archived: after 1 day. A checkpoint every 5 minutes."
     assert run("--archive-after-days", "never") == "Archived: never. A checkpoint every 5 minutes."
     assert AuditEvent.objects.latest("sequence").actor_name.startswith("manage.py audit settings (")
     with pytest.raises(CommandError, match="not every 0"):

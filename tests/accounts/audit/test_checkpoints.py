@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from django.core.cache import cache
 from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.utils import timezone
@@ -410,6 +412,18 @@ def test_the_command_makes_one_now_prints_its_line_and_keeps_it_outside(director
     (directory / "audit" / "checkpoints.jsonl").mkdir()
     with pytest.raises(CommandError, match="It was made, but"):
         run()
+
+
+@pytest.mark.usefixtures("valkey")
+def test_the_command_prints_the_line_also_where_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise redis.ConnectionError("gone")
+
+    monkeypatch.setattr(cache, "get", gone)
+    output = StringIO()
+    with pytest.raises(CommandError, match="brought nowhere"):
+        call_command("audit", "checkpoint", stdout=output, stderr=StringIO())
+    assert checkpoints.fault_of(checkpoints.parse(output.getvalue())) is None
 
 
 @pytest.mark.django_db(transaction=True)
