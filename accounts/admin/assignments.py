@@ -1,87 +1,180 @@
+"""Lane assignments: who ran in which lane, by what right, and whether the record is still what was sealed."""
+
 from __future__ import annotations
 
+from typing import Any, Final
+
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponseBase
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils import timezone
 from unfold.decorators import display
 
-from accounts.admin.filters import titled
+from accounts.admin import audit_rights
+from accounts.admin.audit_assignment_answer import answer_of
+from accounts.admin.audit_decision import page_of_decision
+from accounts.admin.audit_filters import DaysFilter, KeyFilter, LaneGivenFilter, ReasonFilter, TenantFilter
+from accounts.admin.audit_questions import lane_questions
+from accounts.admin.filters import generation_id_in
 from accounts.admin.generation_records import GenerationRecordAdmin
-from accounts.formatting import ago, code, exactly
-from accounts.models import LaneAssignment
+from accounts.audience import Audience
+from accounts.audit import assignment_proofs
+from accounts.audit.assignment_proofs import Held
+from accounts.audit.entitlement_records import records_of
+from accounts.audit.names import Names
+from accounts.audit.reading import disclose
+from accounts.formatting import EMPTY, exactly, link, unbroken
+from accounts.models import ApiKey, AssignmentReason, AuditEvent, Entitlement, LaneAssignment, Tenant, User
+
+#: Why, in a word or two for lists.
+_REASONS: Final = {
+    AssignmentReason.REQUESTED: "asked for",
+    AssignmentReason.KEY_DEFAULT: "the key's default",
+    AssignmentReason.TENANT_DEFAULT: "asked for none",
+    AssignmentReason.NOT_ENTITLED: "not entitled to more",
+    AssignmentReason.NOT_ALLOWED_BY_KEY: "its key allows no more",
+    AssignmentReason.STEPPED_DOWN: "stepped down",
+}
+#: How a row stands against its batch, in a word, and how the theme marks that.
+_PROOFS: Final = {Held.YES: "Sealed", Held.NOT_YET: "Not sealed yet", Held.NO: "Changed"}
+_PROOF_LABELS: Final = {"Sealed": "success", "Not sealed yet": "info", "Changed": "danger"}
 
 
 @admin.register(LaneAssignment)
 class LaneAssignmentAdmin(GenerationRecordAdmin):
-    list_display = ("short", "tenant", "asked", "given", "reason_text", "who", "when")
-    list_display_links = ("short",)
-    list_filter = (
-        ("given_lane", titled("lane given", admin.AllValuesFieldListFilter)),
-        ("reason", titled("why", admin.ChoicesFieldListFilter)),
-        ("created_at", titled("when", admin.DateFieldListFilter)),
-    )
-    search_fields = ("tenant_name", "api_key_prefix")
-    search_help_text = "By generation id (gen_…), tenant or key prefix"
+    audience = Audience.AUDITORS
+    list_display = ("when", "tenant", "who", "asked", "given", "reason_words", "right", "granted", "proof")
+    list_display_links = ("when",)
+    list_filter = (LaneGivenFilter, DaysFilter, ReasonFilter, TenantFilter, KeyFilter)
+    search_fields = ("tenant_name",)
+    search_help_text = "By generation (gen_…), tenant, key or person"
+    list_before_template = "admin/audit_assignments_answer.html"
     sortable_by = ()
-    fieldsets = (
-        (
-            "The decision",
-            {
-                "fields": (
-                    "generation",
-                    "asked",
-                    "given",
-                    "reason_text",
-                    "right",
-                    "policy",
-                ),
-                "description": "Written in the transaction that accepted the generation, and never again.",
-            },
-        ),
-        ("Who asked", {"fields": ("tenant", "who", "exact_time")}),
-    )
-    readonly_fields = (
-        "generation",
-        "asked",
-        "given",
-        "reason_text",
-        "right",
-        "policy",
-        "tenant",
-        "who",
-        "exact_time",
-    )
 
-    @display(description="Lane asked for")
-    def asked(self, assignment: LaneAssignment) -> str:
-        return assignment.requested_lane or "none"
+    class Media:
+        css = {"all": ("signalbox/admin/audit.css",)}
 
-    @display(description="Lane given")
-    def given(self, assignment: LaneAssignment) -> str:
-        return assignment.given_lane
+    def get_urls(self) -> list[Any]:
+        viewed = self.admin_site.admin_view
+        rights = audit_rights.RightsPages(self)
+        return [
+            path("who-may/", viewed(rights.first_lane), name="accounts_lanes_rights"),
+            path("who-may/<slug:lane>/", viewed(rights.lane), name="accounts_lane_rights"),
+            *super().get_urls(),
+        ]
+
+    @display(description="When")
+    def when(self, assignment: LaneAssignment) -> str:
+        return unbroken(exactly(assignment.created_at))
 
     @display(description="Tenant")
     def tenant(self, assignment: LaneAssignment) -> str:
         return assignment.tenant_name
 
-    @display(description="By the entitlement")
-    def right(self, assignment: LaneAssignment) -> str:
-        return code(str(assignment.entitlement_id))
+    @display(description="Key or person")
+    def who(self, assignment: Any) -> str:
+        if assignment.user_id:
+            return assignment.person or str(assignment.user_id)
+        return unbroken(f"sb_{assignment.api_key_prefix}…")
 
-    @display(description="By the rule, version")
-    def policy(self, assignment: LaneAssignment) -> int:
-        return assignment.policy_version
+    @display(description="Asked")
+    def asked(self, assignment: LaneAssignment) -> str:
+        return assignment.requested_lane or "none"
+
+    @display(description="Given")
+    def given(self, assignment: LaneAssignment) -> str:
+        return assignment.given_lane
 
     @display(description="Why")
-    def reason_text(self, assignment: LaneAssignment) -> str:
-        return str(assignment.get_reason_display())
+    def reason_words(self, assignment: LaneAssignment) -> str:
+        return _REASONS[AssignmentReason(assignment.reason)]
 
-    @display(description="By")
-    def who(self, assignment: LaneAssignment) -> str:
-        return f"user {assignment.user_id}" if assignment.user_id else f"key sb_{assignment.api_key_prefix}…"
+    @display(description="By the entitlement")
+    def right(self, assignment: Any) -> str:
+        record = assignment.right
+        if record is None:
+            return EMPTY
+        return link(record.row, "temporary" if record.row.ends_at else "standing")
 
-    @display(description="When")
-    def when(self, assignment: LaneAssignment) -> str:
-        return ago(assignment.created_at)
+    @display(description="Granted by")
+    def granted(self, assignment: Any) -> str:
+        event: AuditEvent | None = assignment.right.granted if assignment.right else None
+        return link(event, disclose(event).actor_name) if event is not None else EMPTY
 
-    @display(description="When")
-    def exact_time(self, assignment: LaneAssignment) -> str:
-        return exactly(assignment.created_at)
+    @display(description="Record", label=_PROOF_LABELS)
+    def proof(self, assignment: Any) -> str:
+        return _PROOFS[assignment.standing]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        term = search_term.strip()
+        generation_id = generation_id_in(term)
+        if generation_id is not None:
+            return queryset.filter(generation_id=generation_id), False
+        return self.few_for_search(request, queryset.filter(_named(term)) if term else queryset), False
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        page = super().get_changelist_instance(request)
+        page.result_list = list(page.result_list)
+        _attach(page.result_list)
+        page.answer = answer_of(request, page)
+        page.lanes = lane_questions()
+        return page
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        """One decision, explained and proved: nothing about it is a form."""
+        if request.method != "GET" or object_id is None or not self.has_view_permission(request):
+            raise PermissionDenied
+        return self._explained(request, object_id)
+
+    def _explained(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        assignment = self.get_object(request, unquote(object_id))
+        if assignment is None:
+            raise Http404("There is no such lane assignment in the database. Old ones are in archive files.")
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Why gen_{assignment.generation_id.hex[:12]}… ran in {assignment.given_lane}",
+            "opts": self.opts,
+            "original": assignment,
+            "media": self.media,
+            "page": page_of_decision(request, assignment),
+        }
+        return TemplateResponse(request, "admin/audit_decision.html", context)
+
+
+def _attach(assignments: list[Any]) -> None:
+    """People's names, rights and standings of the rows of a page: as few questions for fifty as for one."""
+    people = Names.of(one.user_id for one in assignments)
+    rows = Entitlement.objects.filter(id__in={one.entitlement_id for one in assignments})
+    rights = records_of(rows.select_related("tenant", "allowance"))
+    standings = assignment_proofs.standings(assignments, timezone.now())
+    for one in assignments:
+        one.person = people.get(one.user_id)
+        one.right = rights.get(one.entitlement_id)
+        one.standing = standings[one.pk]
+
+
+def _named(term: str) -> Q:
+    """Assignments of whoever ``term`` names: tenants by any name they had, keys, people. By ids, which are few."""
+    renamed = AuditEvent.objects.filter(object_kind="tenant", object_name__icontains=term).values_list(
+        "object_id", flat=True
+    )
+    tenants = Tenant.objects.filter(Q(name__icontains=term) | Q(slug=term) | Q(id__in=list(renamed)))
+    beginning = term.removeprefix("sb_").rstrip("…_")
+    keys = ApiKey.objects.filter(Q(name__icontains=term) | Q(prefix__startswith=beginning))
+    return (
+        Q(tenant_id__in=tenants.values("id"))
+        | Q(api_key_id__in=keys.values("id"))
+        | Q(user_id__in=User.objects.filter(username__icontains=term).values("id"))
+    )

@@ -2,7 +2,7 @@
 
 Rows are written by the domain's verbs only, with the signed-in user as actor: Django's own ways to save, delete
 and log are closed here, so that a page that forgets to name its verb fails, and never writes past the audit.
-Operators (superusers) may change, other staff may look.
+Operators (superusers) may change, other staff may look, auditors at what is theirs (``accounts.audience``).
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.widgets import RelatedFieldWidgetWrapper
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
@@ -27,10 +28,13 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.paginator import InfinitePaginator
 
 from accounts.admin.trail import trail_of
+from accounts.audience import Audience, sees
 from accounts.form_tickets import TakenBefore, refuse_if_taken, taken_once, ticket_for
 from accounts.formatting import EMPTY
-from accounts.models import User
 from accounts.refusals import ChangeRefused
+
+#: Rows of each kind that the search over all pages lists at most.
+SEARCHED_ROWS: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,8 @@ class ShownOnce:
 class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
     """Base of all pages. Subclasses say what may be added and changed, and name the verb in ``save_model``."""
 
+    #: Who sees it.
+    audience = Audience.STAFF
     may_add = False
     may_change = False
     #: Where adding shows a secret: what a repeated POST is told. ``save_model`` then writes in ``taken_once``.
@@ -82,14 +88,14 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
     empty_value_display = EMPTY
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        return _is_staff(request)
+        return sees(request.user, self.audience)
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return _is_staff(request)
+        return sees(request.user, self.audience)
 
     def has_operate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whether the actions that name the permission ``operate`` may be taken."""
-        return _is_staff(request) and request.user.is_superuser
+        return sees(request.user, self.audience) and request.user.is_superuser
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self.may_add and self.has_operate_permission(request)
@@ -187,17 +193,30 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """What the audit says about the row."""
+        """What the audit says about the row: for who may read the audit."""
+        if not (self.has_view_permission(request) and sees(request.user, Audience.AUDITORS)):
+            raise PermissionDenied
         obj = self.object_or_404(request, object_id)
         context = {
             **self.admin_site.each_context(request),
             "title": f"Audit of {obj}",
             "opts": self.opts,
             "object": obj,
-            "events": trail_of(obj),
+            "events": trail_of(request, obj),
             **(extra_context or {}),
         }
         return TemplateResponse(request, "admin/audit_trail.html", context)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        found, duplicates = super().get_search_results(request, queryset, search_term)
+        return self.few_for_search(request, found), duplicates
+
+    def few_for_search(self, request: HttpRequest, found: QuerySet[Any]) -> QuerySet[Any]:
+        """``found``, or its first rows for the search over all pages, which lists no more and would read them all."""
+        match = request.resolver_match
+        return found[:SEARCHED_ROWS] if match is not None and match.url_name == "search" else found
 
     def object_or_404(self, request: HttpRequest, object_id: str) -> Any:
         """The row that a URL names."""
@@ -289,13 +308,15 @@ class RecordAdmin(SiteModelAdmin):
 class LookInline(TabularInline):  # type: ignore[misc]
     """Rows of another kind on a row's page, to look at; each leads to its own page."""
 
+    #: Who sees them.
+    audience = Audience.STAFF_AND_AUDITORS
     extra = 0
     tab = True
     show_change_link = True
     hide_title = True
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return _is_staff(request)
+        return sees(request.user, self.audience)
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
@@ -314,8 +335,3 @@ def _with_refusal(form: Any, refusal: ChangeRefused) -> Any:
             self.add_error(refusal.field if refusal.field in self.fields else None, refusal.message)
 
     return RefusedForm
-
-
-def _is_staff(request: HttpRequest) -> bool:
-    user = request.user
-    return isinstance(user, User) and user.is_active and user.is_staff

@@ -28,6 +28,7 @@ from accounts.admin.entitlement_words import STATE_LABELS, EntitlementStateFilte
 from accounts.admin.filters import titled
 from accounts.admin.preview import Previewed
 from accounts.admin.trail import trail_of
+from accounts.audience import Audience
 from accounts.consumption import Consumption
 from accounts.consumption_lists import fullest, read_limited
 from accounts.entitlement_states import LIVE, State, state_of
@@ -70,6 +71,7 @@ def _consumption(entitlement: Any) -> tuple[Consumption, ...]:
 
 @admin.register(Entitlement)
 class EntitlementAdmin(EntitlementDecisions):
+    audience = Audience.STAFF_AND_AUDITORS
     may_add = may_change = True
     form = EntitlementForm
     preview_template = "admin/entitlement_preview.html"
@@ -216,7 +218,7 @@ class EntitlementAdmin(EntitlementDecisions):
         context = dict(extra_context or {})
         entitlement = self.get_object(request, unquote(object_id)) if object_id is not None else None
         if entitlement is not None:
-            context["trail"] = trail_of(entitlement)
+            context["trail"] = trail_of(request, entitlement)
             if state_of(entitlement, timezone.now()) is State.REQUESTED:
                 context["effect"] = effect_of(plan_of_request(entitlement), timezone.now())
                 context["may_decide"] = approvals.may_decide(entitlement, cast(User, request.user))

@@ -18,6 +18,7 @@ from accounts.admin.base import AlreadyMade, Question, ShownOnce, SiteModelAdmin
 from accounts.admin.filters import DefaultLaneFilter, KeyStateFilter, titled
 from accounts.admin.key_form import KeyForm, RotationForm
 from accounts.admin.key_sections import CONSUMPTION_FIELDS, READ_AS, TO_CHANGE, TO_MAKE, to_look_at
+from accounts.audience import Audience
 from accounts.authentication import refusal_of
 from accounts.consumption import Consumption
 from accounts.form_tickets import taken_once
@@ -49,6 +50,7 @@ def _consumption(key: Any) -> tuple[Consumption, ...]:
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(SiteModelAdmin):
+    audience = Audience.STAFF_AND_AUDITORS
     may_add = may_change = True
     already_made = AlreadyMade(
         title="This key was made already",

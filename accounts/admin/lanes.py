@@ -11,6 +11,7 @@ from unfold.decorators import display
 from accounts import lanes
 from accounts.actors import actor_of
 from accounts.admin.base import SiteModelAdmin
+from accounts.audience import Audience
 from accounts.formatting import code, number
 from accounts.models import Entitlement, Lane
 from accounts.models.entitlement import giving_from
@@ -27,6 +28,7 @@ _APPROVAL: Final = (
 
 @admin.register(Lane)
 class LaneAdmin(SiteModelAdmin):
+    audience = Audience.STAFF_AND_AUDITORS
     may_add = may_change = True
     list_display = ("name", "rank", "tier", "tenant_count", "approval", "description")
     search_fields = ("name", "service_tier", "description")

@@ -11,12 +11,14 @@ from accounts import members
 from accounts.actors import actor_of
 from accounts.admin.base import Question, SiteModelAdmin
 from accounts.admin.filters import EndedFilter, titled
+from accounts.audience import Audience
 from accounts.formatting import ago, link, time_field
 from accounts.models import Membership, Role
 
 
 @admin.register(Membership)
 class MembershipAdmin(SiteModelAdmin):
+    audience = Audience.STAFF_AND_AUDITORS
     may_add = may_change = True
     list_display = ("person", "tenant_link", "role_label", "state", "since")
     list_display_links = ("person",)

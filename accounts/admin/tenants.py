@@ -19,6 +19,7 @@ from accounts.actors import actor_of
 from accounts.admin.base import Question, SiteModelAdmin
 from accounts.admin.filters import ClosedFilter, titled
 from accounts.admin.tenant_inlines import EntitlementsOfTenant, KeysOfTenant, MembersOfTenant
+from accounts.audience import Audience
 from accounts.formatting import EMPTY, ago, code, number, time_field
 from accounts.models import ApiKey, Entitlement, Lane, Membership, Tenant, User
 from accounts.models.entitlement import giving_from
@@ -80,6 +81,7 @@ class LaneFilter(admin.SimpleListFilter):
 
 @admin.register(Tenant)
 class TenantAdmin(SiteModelAdmin):
+    audience = Audience.STAFF_AND_AUDITORS
     may_add = may_change = True
     form = TenantForm
 

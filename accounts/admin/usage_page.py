@@ -14,7 +14,8 @@ from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from accounts import usage_plot, usage_report
+from accounts import usage_exports, usage_plot, usage_report
+from accounts.actors import actor_of
 from accounts.admin.usage_form import BY, UsageForm
 from accounts.formatting import EMPTY, money, number
 from accounts.usage_plot import Amount, Plot
@@ -74,6 +75,7 @@ def export(request: HttpRequest) -> HttpResponseBase:
     if not form.is_valid():
         raise BadRequest("The filters of this export do not make sense: open the page with them to see why.")
     question = form.question
+    usage_exports.record_export(question, actor=actor_of(request))
     answer = StreamingHttpResponse(_lines(question), content_type="text/csv; charset=utf-8")
     name = f"signalbox-usage-{question.first}-to-{question.last}.csv"
     answer["Content-Disposition"] = f'attachment; filename="{name}"'

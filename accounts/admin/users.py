@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.auth import admin as _groups  # noqa: F401 — registers what is taken back below
 from django.contrib.auth.models import Group
@@ -9,11 +10,13 @@ from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts import users
 from accounts.actors import actor_of
 from accounts.admin.base import AlreadyMade, LookInline, Question, ShownOnce, SiteModelAdmin
 from accounts.admin.filters import titled
+from accounts.audience import Audience
 from accounts.form_tickets import taken_once
 from accounts.formatting import EMPTY, ago, time_field
 from accounts.models import Membership, User
@@ -22,6 +25,7 @@ from accounts.models import Membership, User
 admin.site.unregister(Group)
 
 
+_STATE_LABELS = {"Open": "success", "Password due": "info", "Closed": "warning", "Erased": "default"}
 _SENT_AGAIN = "The same form came again, as when a page is reloaded. Nothing was changed now."
 _LOST = "The one-time password was shown once and cannot be shown again: if it is lost, give a new one."
 
@@ -46,6 +50,7 @@ class MembershipsOfUser(LookInline):
 
 @admin.register(User)
 class UserAdmin(SiteModelAdmin):
+    audience = Audience.STAFF_AND_AUDITORS
     may_add = may_change = True
     already_made = AlreadyMade(title="This user was made already", meaning=[_SENT_AGAIN, _LOST])
     list_display = ("person", "rights", "tenants", "state", "signed_in")
@@ -53,13 +58,14 @@ class UserAdmin(SiteModelAdmin):
     list_filter = (
         ("is_active", titled("open", admin.BooleanFieldListFilter)),
         ("is_superuser", titled("operator", admin.BooleanFieldListFilter)),
+        ("is_auditor", titled("auditor", admin.BooleanFieldListFilter)),
         ("is_staff", titled("may look", admin.BooleanFieldListFilter)),
         ("last_login", titled("last sign-in", admin.DateFieldListFilter)),
     )
     search_fields = ("username", "email")
     search_help_text = "By user name or e-mail address"
     inlines = (MembershipsOfUser,)
-    actions_detail = ("new_password", "close", "reopen")
+    actions_detail = ("new_password", "close", "reopen", "erase")
     add_fieldsets = (
         (
             None,
@@ -69,14 +75,14 @@ class UserAdmin(SiteModelAdmin):
                 "fields": ("username", "email"),
             },
         ),
-        ("In the admin", {"fields": ("is_staff", "is_superuser")}),
+        ("In the admin", {"fields": ("is_staff", "is_auditor", "is_superuser")}),
     )
     fieldsets = (
         (None, {"fields": ("username", "email", "state")}),
         (
             "In the admin",
             {
-                "fields": ("is_staff", "is_superuser"),
+                "fields": ("is_staff", "is_auditor", "is_superuser"),
                 "description": "What a person may do in a tenant is their role there.",
             },
         ),
@@ -99,7 +105,11 @@ class UserAdmin(SiteModelAdmin):
         if db_field.name == "email":
             formfield.label = "E-mail address"
         if db_field.name == "is_staff":
-            formfield.label, formfield.help_text = "May look", "May open the admin and see everything in it."
+            formfield.label = "May look"
+            formfield.help_text = (
+                "May open the admin and see everything in it but the audit. An auditor who is no operator sees "
+                "the audit instead, and what it leads to."
+            )
         if db_field.name == "is_superuser":
             formfield.label, formfield.help_text = "Operator", "May change everything: runs the platform."
         return formfield
@@ -108,9 +118,11 @@ class UserAdmin(SiteModelAdmin):
     def person(self, user: User) -> list[str]:
         return [user.get_username(), user.email]
 
-    @display(description="In the admin", label={"Operator": "primary", "May look": "info"})
+    @display(description="In the admin", label={"Operator": "primary", "Auditor": "info", "May look": "info"})
     def rights(self, user: User) -> str:
-        return "Operator" if user.is_superuser else "May look" if user.is_staff else ""
+        if user.is_superuser:
+            return "Operator"
+        return "Auditor" if user.is_auditor else "May look" if user.is_staff else ""
 
     @display(description="Tenants")
     def tenants(self, user: Any) -> str:
@@ -121,8 +133,10 @@ class UserAdmin(SiteModelAdmin):
             or EMPTY
         )
 
-    @display(description="State", label={"Open": "success", "Password due": "info", "Closed": "warning"})
+    @display(description="State", label=_STATE_LABELS)
     def state(self, user: User) -> str:
+        if user.erased_at is not None:
+            return "Erased"
         if not user.is_active:
             return "Closed"
         return "Password due" if user.must_change_password else "Open"
@@ -135,7 +149,7 @@ class UserAdmin(SiteModelAdmin):
         return self.inlines if obj is not None else ()
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        names = ("username", "email", "is_staff", "is_superuser")
+        names = ("username", "email", "is_staff", "is_superuser", "is_auditor")
         values = {name: form.cleaned_data[name] for name in names}
         if change:
             users.change(user=obj, **values, actor=actor_of(request))
@@ -154,7 +168,9 @@ class UserAdmin(SiteModelAdmin):
         user = self.get_object(request, object_id)
         if user is None:
             return []
-        hidden = {"reopen"} if user.is_active else {"new_password", "close"}
+        if user.erased_at is not None:
+            return []
+        hidden = {"reopen", "erase"} if user.is_active else {"new_password", "close"}
         return [
             item
             for item in super().get_actions_detail(request, object_id)
@@ -221,6 +237,53 @@ class UserAdmin(SiteModelAdmin):
             return f"{user}'s account is open again."
 
         return self.ask(request, user, question, reopen)
+
+    @action(
+        description="Erase personal data",
+        icon="ink_eraser",
+        url_path="erase",
+        permissions=["operate"],
+        variant=ActionVariant.DANGER,
+    )
+    def erase(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        user = self.object_or_404(request, object_id)
+        name = user.get_username()
+
+        class ErasureForm(forms.Form):
+            """The name, typed by hand."""
+
+            username = forms.CharField(
+                label="User name",
+                widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
+                help_text=f"Write {name} to say that you mean it.",
+            )
+
+            def clean_username(self) -> str:
+                """Refuse another name than theirs."""
+                typed: str = self.cleaned_data["username"]
+                if typed != name:
+                    raise forms.ValidationError(f"This is not {name}.")
+                return typed
+
+        question = Question(
+            title=f"Erase {name}'s personal data?",
+            meaning=[
+                "Their name, their e-mail address and their conversations are deleted, and so are their name and the "
+                "addresses that they came from beside every event of the audit. What they did stays recorded, and the "
+                "chain stays provable.",
+                "The account stays closed for good. This cannot be undone, and nobody can read the data afterwards, "
+                "you included.",
+            ],
+            submit="Erase it for good",
+            form=ErasureForm,
+            danger=True,
+        )
+
+        def erase(values: dict[str, Any]) -> str:
+            users.erase(user=user, actor=actor_of(request))
+            return "Their personal data is erased."
+
+        return self.ask(request, user, question, erase)
 
     def _show(self, request: HttpRequest, issued: users.IssuedPassword) -> HttpResponse:
         return self.show_once(

@@ -17,6 +17,10 @@ where it was.
 ``settings``          how often the head is signed, when old records are archived
 ``export``            records with proofs for somebody who does not trust us; ``archives`` the same, for old segments
 ``erasure``           a person's data out of the audit, the chain as it was
+``reading``           events with the names that stand beside them; ``actions`` what they are called, ``names`` what
+                      ids are, ``history`` what was told of a thing until a time
+``lane_decisions``    why a generation ran in its lane; ``lane_rights`` who may use a lane, ``lane_use`` who did, both
+                      by ``entitlement_records``; ``assignment_proofs`` whether a record is what was sealed
 ====================  ==================================================================================
 """
 

@@ -17,6 +17,7 @@ from accounts import audit
 from accounts.actors import actor_of
 from accounts.admin.base import Question, RecordAdmin
 from accounts.admin.filters import generation_id_in, titled
+from accounts.audience import Audience, sees
 from accounts.formatting import EMPTY, ago, badge, code, exactly, lasted, link, number, unbroken
 from accounts.models import AssignmentReason, LaneAssignment
 from inference.admin.timeline import Run, Story, draw
@@ -58,6 +59,7 @@ _LOWERED: Final = {
 
 @admin.register(Generation)
 class GenerationAdmin(RecordAdmin):
+    audience = Audience.STAFF_AND_AUDITORS
     list_display = (
         "named",
         "state_label",
@@ -179,7 +181,11 @@ class GenerationAdmin(RecordAdmin):
 
     @display(description="Why this lane")
     def why(self, generation: Any) -> str:
-        return str(generation.assignment.get_reason_display()) if generation.assignment else EMPTY
+        assignment = generation.assignment
+        if not assignment:
+            return EMPTY
+        reason = str(assignment.get_reason_display())
+        return link(assignment, reason) if generation.explained else reason
 
     @display(description="Lane")
     def lane_badge(self, generation: Any) -> str:
@@ -266,6 +272,7 @@ class GenerationAdmin(RecordAdmin):
         generation = super().get_object(request, object_id, from_field)
         if generation is not None:
             _attach_assignments([generation])
+            generation.explained = sees(request.user, Audience.AUDITORS)
         return generation
 
     def render_change_form(

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 from csp.decorators import csp_replace
+from django.apps import apps
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
@@ -17,6 +18,7 @@ from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import reverse
 from unfold.sites import UnfoldAdminSite
 
+from accounts.audience import is_auditor_only, may_send, only_reads
 from accounts.models import User
 from accounts.tenancy import every_tenant
 from signalbox.sign_in import SignOut
@@ -28,19 +30,25 @@ _MOST_RESULTS = 50
 
 
 class SignalboxAdminSite(UnfoldAdminSite):  # type: ignore[misc]
-    """For staff: operators (superusers) may change what the domain's verbs allow, other staff may look."""
+    """For staff: operators may change what the domain's verbs allow, others may look (``accounts.audience``)."""
 
     site_title = site_header = "Signalbox"
     index_title = "Now"
     index_template = "admin/now.html"
 
     def admin_view(self, view: View, cacheable: bool = False) -> View:
-        """``view`` for staff with a password of their own, where every tenant's rows may be seen."""
+        """``view`` for staff with a password of their own, where every tenant's rows may be seen.
+
+        What somebody sends who is no operator is refused here, before any page sees it: a page that forgets to ask who
+        it is changes nothing.
+        """
 
         @wraps(view)
         def scoped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if isinstance(request.user, User) and request.user.must_change_password:
                 return redirect("password")
+            if not may_send(request.user, request.method, view):
+                raise PermissionDenied
             with every_tenant("staff see the whole installation in the admin"):
                 response = view(request, *args, **kwargs)
                 # Templates query too, and would otherwise be rendered after the scope has ended.
@@ -51,6 +59,11 @@ class SignalboxAdminSite(UnfoldAdminSite):  # type: ignore[misc]
         guarded: View = super().admin_view(scoped, cacheable)
         return csp_replace(settings.ADMIN_CONTENT_SECURITY_POLICY)(guarded)
 
+    def shows(self, request: HttpRequest, model: str) -> bool:
+        """Whether the pages of ``model`` (app.model) are shown to who asks."""
+        shown: bool = self._registry[apps.get_model(model)].has_view_permission(request)
+        return shown
+
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """There is one page to sign in. Who is signed in and may not enter is told so, not asked again."""
         if request.user.is_authenticated and not self.has_permission(request):
@@ -60,6 +73,7 @@ class SignalboxAdminSite(UnfoldAdminSite):  # type: ignore[misc]
             return redirect(index)
         return redirect_to_login(request.GET.get("next", index), reverse("login"))
 
+    @only_reads
     def logout(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
         """The site's own sign-out, which also ends the user's chat sockets."""
         return SignOut.as_view()(request)
@@ -70,8 +84,13 @@ class SignalboxAdminSite(UnfoldAdminSite):  # type: ignore[misc]
         """The site's own page, which goes through ``accounts.users``."""
         return redirect("password")
 
-    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
-        """What is running now; the page asks for its changing part again and again while it is looked at."""
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """What is running now; the page asks for its changing part again and again while it is looked at.
+
+        Auditors are led to what is theirs.
+        """
+        if is_auditor_only(request.user):
+            return redirect(f"{self.name}:accounts_audit")
         response: TemplateResponse = super().index(request, extra_context)
         if request.headers.get("HX-Request"):
             response.template_name = "admin/now_panels.html"

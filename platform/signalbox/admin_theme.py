@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.http import HttpRequest
@@ -13,8 +14,46 @@ def _static(path: str) -> Any:
     return lambda request: static(path)
 
 
+def _shown(model: str) -> Callable[[HttpRequest], bool]:
+    """Whether the pages of ``model`` (app_model) are shown to who asks."""
+
+    def shown(request: HttpRequest) -> bool:
+        # Settings are read, and this module with them, before there are apps.
+        from django.contrib import admin
+
+        return admin.site.shows(request, model.replace("_", "."))  # type: ignore[attr-defined, no-any-return]
+
+    return shown
+
+
 def _page(title: str, icon: str, model: str) -> dict[str, Any]:
-    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{model}_changelist")}
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy(f"admin:{model}_changelist"),
+        "permission": _shown(model),
+    }
+
+
+def _starts(name: str) -> Callable[[HttpRequest], bool]:
+    """Whether the request is for the page ``name`` or one below it."""
+    return lambda request: request.path.startswith(str(reverse_lazy(name)))
+
+
+def _is_events(request: HttpRequest) -> bool:
+    """The pages about the audit as a whole lie below its events, and have entries of their own."""
+    events = str(reverse_lazy("admin:accounts_auditevent_changelist"))
+    return request.path.startswith(events) and not _is_audit(request)
+
+
+def _is_audit(request: HttpRequest) -> bool:
+    pages = ("admin:accounts_audit", "admin:accounts_audit_export")
+    return any(request.path.startswith(str(reverse_lazy(page))) for page in pages)
+
+
+def _is_assignments(request: HttpRequest) -> bool:
+    assignments = str(reverse_lazy("admin:accounts_laneassignment_changelist"))
+    return request.path.startswith(assignments) and not _starts("admin:accounts_lanes_rights")(request)
 
 
 def _is_scheduler(request: HttpRequest) -> bool:
@@ -39,7 +78,15 @@ def _is_hours(request: HttpRequest) -> bool:
 
 def _subheader(request: HttpRequest) -> str:
     """Who only may look is told so on every page."""
-    return "Operations" if request.user.is_superuser else "Operations, read only"
+    user: Any = request.user
+    if user.is_superuser:
+        return "Operations"
+    return "Audit, read only" if user.is_auditor else "Operations, read only"
+
+
+def _shows_history(request: HttpRequest) -> bool:
+    """What the audit says of a row is linked for who may read the audit."""
+    return _shown("accounts_auditevent")(request)
 
 
 #: The chat page's warm greys, from paper to night.
@@ -84,7 +131,7 @@ UNFOLD: dict[str, Any] = {
     "SITE_FAVICONS": [
         {"rel": "icon", "type": "image/svg+xml", "href": _static("signalbox/pictures/favicon.svg")}
     ],
-    "SHOW_HISTORY": True,
+    "SHOW_HISTORY": _shows_history,
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": False,
     "BORDER_RADIUS": "8px",
@@ -116,12 +163,18 @@ UNFOLD: dict[str, Any] = {
         "navigation": [
             {
                 "items": [
-                    {"title": "Now", "icon": "monitor_heart", "link": reverse_lazy("admin:index")},
+                    {
+                        "title": "Now",
+                        "icon": "monitor_heart",
+                        "link": reverse_lazy("admin:index"),
+                        "permission": _shown("inference_worker"),
+                    },
                     {
                         "title": "Scheduler",
                         "icon": "speed",
                         "link": reverse_lazy("admin:inference_scheduler"),
                         "active": _is_scheduler,
+                        "permission": _shown("inference_languagemodel"),
                     },
                     _page("Generations", "forum", "inference_generation"),
                     {
@@ -129,12 +182,18 @@ UNFOLD: dict[str, Any] = {
                         "icon": "monitoring",
                         "link": reverse_lazy("admin:accounts_usage"),
                         "active": _is_usage,
+                        "permission": _shown("accounts_usagerollup"),
                     },
                     _page("Workers", "memory", "inference_worker"),
                     {**_page("Models", "deployed_code", "inference_languagemodel"), "active": _is_models},
                     _page("Published prefixes", "campaign", "inference_publishedprefix"),
                     _page("Speculation verdicts", "query_stats", "inference_speculationverdict"),
-                    {"title": "Chat", "icon": "chat", "link": reverse_lazy("chat")},
+                    {
+                        "title": "Chat",
+                        "icon": "chat",
+                        "link": reverse_lazy("chat"),
+                        "permission": _shown("inference_worker"),
+                    },
                 ],
             },
             {
@@ -155,8 +214,25 @@ UNFOLD: dict[str, Any] = {
                 "title": "Proof",
                 "separator": True,
                 "items": [
-                    _page("Audit", "history_edu", "accounts_auditevent"),
-                    _page("Lane assignments", "signpost", "accounts_laneassignment"),
+                    {
+                        "title": "Audit overview",
+                        "icon": "policy",
+                        "link": reverse_lazy("admin:accounts_audit"),
+                        "active": _is_audit,
+                        "permission": _shown("accounts_auditevent"),
+                    },
+                    {**_page("Audit", "history_edu", "accounts_auditevent"), "active": _is_events},
+                    {
+                        **_page("Lane assignments", "signpost", "accounts_laneassignment"),
+                        "active": _is_assignments,
+                    },
+                    {
+                        "title": "Who may use a lane",
+                        "icon": "how_to_reg",
+                        "link": reverse_lazy("admin:accounts_lanes_rights"),
+                        "active": _starts("admin:accounts_lanes_rights"),
+                        "permission": _shown("accounts_laneassignment"),
+                    },
                     _page("Ledger", "receipt_long", "accounts_ledgerentry"),
                     {**_page("Usage by hour", "bar_chart", "accounts_usagerollup"), "active": _is_hours},
                     _page("Budget events", "notifications", "accounts_budgetevent"),

@@ -10,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts.admin.base import RecordAdmin, SiteModelAdmin
+from accounts.audience import Audience
 from accounts.models import ApiKey, AuditEvent, LaneAssignment, LedgerEntry, User
 from accounts.tenancy import ScopeError, every_tenant
 from inference.models import Generation
@@ -66,8 +67,8 @@ def test_every_page_is_one_of_ours() -> None:
 
 @pytest.mark.usefixtures("_rows")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.opts.model_name)
-def test_every_page_opens_for_operators_and_for_those_who_may_look(
-    page: SiteModelAdmin, as_operator: Client, as_auditor: Client
+def test_every_page_opens_for_operators_and_for_those_who_may_look_at_it(
+    page: SiteModelAdmin, as_operator: Client, as_onlooker: Client, as_auditor: Client
 ) -> None:
     with every_tenant("test"):
         row = page.model._default_manager.first()
@@ -78,8 +79,10 @@ def test_every_page_opens_for_operators_and_for_those_who_may_look(
         answer = as_operator.get(url)
         assert answer.status_code == 200, url
         assert "no-store" in answer["Cache-Control"], url
-        expected = 403 if url.endswith("/add/") else 200
-        assert as_auditor.get(url).status_code == expected, url
+        adds, audits = url.endswith("/add/"), url.endswith("/history/") or page.audience is Audience.AUDITORS
+        assert as_onlooker.get(url).status_code == (403 if adds or audits else 200), url
+        closed = adds or page.audience is Audience.STAFF
+        assert as_auditor.get(url).status_code == (403 if closed else 200), url
 
 
 @pytest.mark.usefixtures("_rows")
@@ -103,7 +106,7 @@ def test_nothing_is_deleted_and_records_are_neither_added_nor_changed(
 
 
 @pytest.mark.usefixtures("_rows")
-def test_whoever_may_only_look_changes_nothing(as_auditor: Client) -> None:
+def test_whoever_may_only_look_changes_nothing(as_onlooker: Client) -> None:
     with every_tenant("test"):
         key = ApiKey.objects.get()
     name = f"{key.name} changed"
@@ -116,9 +119,9 @@ def test_whoever_may_only_look_changes_nothing(as_auditor: Client) -> None:
         reverse("admin:accounts_user_add"): {"username": "x"},
     }
     for url, values in posts.items():
-        assert as_auditor.post(url, values).status_code == 403, url
+        assert as_onlooker.post(url, values).status_code == 403, url
     assert not AuditEvent.objects.exists()
-    page = as_auditor.get(reverse("admin:accounts_apikey_change", args=[key.pk])).content.decode()
+    page = as_onlooker.get(reverse("admin:accounts_apikey_change", args=[key.pk])).content.decode()
     assert reverse("admin:accounts_apikey_revoke", args=[key.pk]) not in page
     assert "read only" in page
 

@@ -208,7 +208,7 @@ def test_saving_twice_grants_once(as_operator: Client) -> None:
 
 
 def test_a_large_grant_is_requested_and_decided_by_another_operator_alone(
-    as_operator: Client, another_operator: Client, as_auditor: Client, high: Lane
+    as_operator: Client, another_operator: Client, as_onlooker: Client, high: Lane
 ) -> None:
     tenant = TenantFactory(name="Rail")
     preview = as_operator.post(
@@ -227,7 +227,7 @@ def test_a_large_grant_is_requested_and_decided_by_another_operator_alone(
     assert _url(requested, "approve") not in saved.content.decode()
     own = as_operator.post(_url(requested, "approve"), {"reason": ""})
     assert "another one than whoever asked" in own.content.decode()
-    assert as_auditor.post(_url(requested, "approve"), {"reason": ""}).status_code == 403
+    assert as_onlooker.post(_url(requested, "approve"), {"reason": ""}).status_code == 403
 
     waiting = another_operator.get(LIST, {"state": "requested"})
     assert [row.pk for row in waiting.context["cl"].result_list] == [requested.pk]
@@ -306,7 +306,7 @@ def test_one_is_ended_after_a_question(as_operator: Client) -> None:
     assert _actions() == ["entitlement.end"]
 
 
-def test_only_what_is_open_is_offered(as_operator: Client, as_auditor: Client, operator: User) -> None:
+def test_only_what_is_open_is_offered(as_operator: Client, as_onlooker: Client, operator: User) -> None:
     now = timezone.now()
     live = EntitlementFactory()
     ended = EntitlementFactory(ended_at=now)
@@ -326,10 +326,10 @@ def test_only_what_is_open_is_offered(as_operator: Client, as_auditor: Client, o
             if f'href="{_url(row, name)}"' in page
         } == actions
         assert ("Show what it does" in page) is (row is live)
-        looked_at = as_auditor.get(_url(row))
+        looked_at = as_onlooker.get(_url(row))
         assert "Show what it does" not in looked_at.content.decode()
         assert "Tokens a day" in looked_at.content.decode()
-    refused = as_auditor.post(_url(live), _form(weight=3))
+    refused = as_onlooker.post(_url(live), _form(weight=3))
     assert refused.status_code == 403
 
 

@@ -134,11 +134,11 @@ def test_beside_each_limit_stands_what_is_used_of_it(as_operator: Client) -> Non
     assert "no limit, and not counted" in page
 
 
-def test_whoever_only_looks_sees_the_limits_and_what_is_used_as_words(as_auditor: Client) -> None:
+def test_whoever_only_looks_sees_the_limits_and_what_is_used_as_words(as_onlooker: Client) -> None:
     key: Any = ApiKeyFactory(
         allowed_lanes=["low"], allowed_networks=["192.0.2.0/24"], allowance__tokens_per_week=10
     )
-    page = as_auditor.get(_url("change", key.pk)).content.decode()
+    page = as_onlooker.get(_url("change", key.pk)).content.decode()
     for words in ("every model", "192.0.2.0/24", "Tokens a week", "0 of 10 used (0 %)", "10 left"):
         assert words in page
     assert 'name="tokens_per_week"' not in page

@@ -68,13 +68,13 @@ def test_nothing_that_was_used_is_said_in_words(as_operator: Client) -> None:
 
 
 def test_the_last_seven_days_are_shown_by_tenant_unless_something_else_is_asked_for(
-    as_auditor: Client,
+    as_onlooker: Client,
 ) -> None:
     tenant = TenantFactory(name="Timetable")
     used(tenant)
     used(tenant, at=NOW - timedelta(days=6))
     used(tenant, at=NOW - timedelta(days=8))
-    answer = page(as_auditor)
+    answer = page(as_onlooker)
     report = answer.context["report"]
     assert report.total.counts["generations"] == 2
     assert [line.name for line in report.tables[0].lines] == ["Timetable"]

@@ -143,7 +143,7 @@ def test_several_messages_are_sent_again_at_once_or_none(as_operator: Client) ->
     assert AuditEvent.objects.count() == 2
 
 
-def test_whoever_may_only_look_sees_the_log_and_changes_nothing(as_auditor: Client) -> None:
+def test_whoever_may_only_look_sees_the_log_and_changes_nothing(as_onlooker: Client) -> None:
     delivery = WebhookDeliveryFactory(state="failed", next_attempt_at=None)
     event = BudgetEventFactory()
     endpoint = delivery.endpoint
@@ -152,13 +152,13 @@ def test_whoever_may_only_look_sees_the_log_and_changes_nothing(as_auditor: Clie
         _url("change", event.pk, model="budgetevent"),
         _url("change", endpoint.pk),
     ):
-        assert as_auditor.get(page).status_code == 200
+        assert as_onlooker.get(page).status_code == 200
     for page in (
         _url("replay", delivery.pk, model="webhookdelivery"),
         _url("renew_secret", endpoint.pk),
         _url("end", endpoint.pk),
     ):
-        assert as_auditor.post(page).status_code == 403
+        assert as_onlooker.post(page).status_code == 403
     assert not AuditEvent.objects.exists()
 
 

@@ -311,11 +311,11 @@ def test_the_page_says_when_valkey_cannot_be_reached(
     assert "No worker runs" not in text
 
 
-def test_one_page_shows_every_model_that_is_offered(as_auditor: Client, valkey: redis.Redis) -> None:
+def test_one_page_shows_every_model_that_is_offered(as_onlooker: Client, valkey: redis.Redis) -> None:
     for name in ("first", "second"):
         LanguageModelFactory(name=name, prefill_interval=0 if name == "second" else 4)
     LanguageModelFactory(name="third", retired_at=timezone.now())
-    text = as_auditor.get(reverse("admin:inference_scheduler"), headers=HTMX).content.decode()
+    text = as_onlooker.get(reverse("admin:inference_scheduler"), headers=HTMX).content.decode()
     assert "<html" not in text
     assert text.index("first") < text.index("second")
     assert "third" not in text

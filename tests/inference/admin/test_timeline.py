@@ -313,8 +313,8 @@ def test_the_page_draws_every_run_and_lists_it(as_operator: Client) -> None:
     assert "mac-<1>" not in page
 
 
-def test_who_may_only_look_sees_the_drawing(as_auditor: Client) -> None:
-    assert "sb-timeline-track" in _page(as_auditor, _with_runs(1)).content.decode()
+def test_who_may_only_look_sees_the_drawing(as_onlooker: Client) -> None:
+    assert "sb-timeline-track" in _page(as_onlooker, _with_runs(1)).content.decode()
 
 
 def test_a_generation_in_the_queue_is_drawn_with_its_lane(as_operator: Client) -> None:
