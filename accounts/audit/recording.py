@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connection, models
+from django.db import DatabaseError, connection, models
 from django.utils import timezone
 
 from accounts.audit.contents import EVENT_FORMAT, event_hash
@@ -23,6 +23,8 @@ from accounts.models import AuditEvent, AuditHead, AuditPersonalValue, Membershi
 from accounts.principal import Actor
 
 _ACTION = re.compile(r"[a-z_]+\.[a-z_]+")
+#: On what keeps an event from being appended, whatever it is.
+_NOT_RECORDED: Final = "It could not be recorded in the audit, and so it was not done."
 #: Kinds of objects whose names are people's.
 _NAMED_AFTER_PEOPLE: Final = frozenset({"user", "membership"})
 
@@ -75,6 +77,19 @@ def record_all(actor: Actor, changes: Sequence[Change]) -> list[AuditEvent]:
         raise AuditError("audit.record() must be called inside the transaction that makes the change")
     if not changes:
         return []
+    try:
+        return _append(actor, changes)
+    except DatabaseError as error:
+        error.add_note(_NOT_RECORDED)
+        raise
+
+
+def kept_from_recording(error: BaseException | None) -> bool:
+    """Whether it was the audit that failed, and the change with it."""
+    return isinstance(error, AuditError) or _NOT_RECORDED in getattr(error, "__notes__", ())
+
+
+def _append(actor: Actor, changes: Sequence[Change]) -> list[AuditEvent]:
     head = AuditHead.objects.select_for_update(no_key=True).filter(id=1).first()
     if head is None:
         raise AuditError("the audit chain has no head row: run `manage.py migrate`")
@@ -112,7 +127,8 @@ def reference_of(obj: models.Model | ObjectRef) -> ObjectRef:
     """How events name ``obj``: its kind is its model's name in snake case."""
     if isinstance(obj, ObjectRef):
         return obj
-    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(obj).__name__).lower()
+    # Not its type's name: the user of a request is a stand-in for the row.
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", str(obj._meta.object_name)).lower()
     return ObjectRef(kind=kind, id=str(obj.pk), name=str(obj))
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Model
+from django.db.models import Model, UniqueConstraint
 
 from accounts.models import (
     AuditArchive,
@@ -46,8 +46,12 @@ class _Guard:
         return self.model._meta.db_table
 
     @property
-    def key(self) -> str:
-        return str(self.model._meta.pk.column)
+    def unique(self) -> list[tuple[str, ...]]:
+        """The columns in which no two rows are the same, each set of them."""
+        meta = self.model._meta
+        alone = [(field.column,) for field in meta.concrete_fields if field.unique]
+        together = [one.fields for one in meta.constraints if isinstance(one, UniqueConstraint)]
+        return [*alone, *(tuple(meta.get_field(name).column for name in names) for names in together)]
 
 
 _ARCHIVED: Final = (
@@ -136,7 +140,7 @@ def _on_sqlite(guard: _Guard) -> list[str]:
     conditions = {
         "update": ("UPDATE", guard.update_if and f"NOT ({guard.update_if})"),
         "delete": ("DELETE", guard.delete_if and f"NOT ({guard.delete_if})"),
-        "replace": ("INSERT", f"EXISTS (SELECT 1 FROM {table} WHERE {guard.key} = NEW.{guard.key})"),  # noqa: S608 — our own names
+        "replace": ("INSERT", _is_there(guard)),
     }
     statements = []
     for kind, (verb, when) in conditions.items():
@@ -147,6 +151,16 @@ def _on_sqlite(guard: _Guard) -> list[str]:
             f"BEGIN SELECT RAISE(ABORT, '{_message(guard, verb)}'); END",
         ]
     return statements
+
+
+def _is_there(guard: _Guard) -> str:
+    """That a row is there which the new one would take the place of: by its key, or by another unique column."""
+    return " OR ".join(
+        f"EXISTS (SELECT 1 FROM {guard.table} WHERE "  # noqa: S608 — our own names
+        + " AND ".join(f'"{column}" = NEW."{column}"' for column in columns)
+        + ")"
+        for columns in guard.unique
+    )
 
 
 def _on_postgresql(guard: _Guard) -> list[str]:

@@ -6,13 +6,17 @@ second error, and a mistyped address would look like a fault of the server.
 
 from __future__ import annotations
 
+import sys
 from http import HTTPStatus
 from typing import Final
 
 import structlog
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseServerError
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.views.decorators.csrf import requires_csrf_token
+
+from accounts.audit.recording import kept_from_recording
 
 _LOOK: Final = "signalbox/problem.html"
 _PLAIN: Final = "signalbox/plain_problem.html"
@@ -36,6 +40,13 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
     """403, for a form that is older than its session."""
     return _page(request, "403_csrf.html", HTTPStatus.FORBIDDEN)
+
+
+@requires_csrf_token
+def server_error(request: HttpRequest) -> HttpResponse:
+    """500. Where it was the audit that failed, and the change with it, the page says that nothing was changed."""
+    template = "500_not_recorded.html" if kept_from_recording(sys.exception()) else "500.html"
+    return HttpResponseServerError(render_to_string(template))
 
 
 def _page(request: HttpRequest, template: str, status: HTTPStatus) -> HttpResponse:

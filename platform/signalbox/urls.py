@@ -13,6 +13,7 @@ from signalbox.pages import page_urls
 
 handler404 = "signalbox.error_pages.page_not_found"
 handler403 = "signalbox.error_pages.permission_denied"
+handler500 = "signalbox.error_pages.server_error"
 
 admin.autodiscover()
 

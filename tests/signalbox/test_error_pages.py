@@ -12,6 +12,8 @@ from django.urls import reverse
 from django.views.defaults import bad_request, server_error
 from structlog.testing import capture_logs
 
+from accounts.audit import AuditError
+from signalbox.error_pages import server_error as our_server_error
 from tests.factories import UserFactory
 
 
@@ -81,3 +83,23 @@ def test_with_them_it_has_the_sites_look(asked: Any, status: int, said: str) -> 
     page = answer.content.decode()
     assert said in page
     assert "/static/signalbox/css/account.css" in page
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("anything"), "broke on our side"),
+        (AuditError("no head row"), "could not be recorded in the audit"),
+    ],
+)
+def test_what_the_audit_kept_from_being_done_is_said_not_to_have_been_done(
+    error: Exception, said: str
+) -> None:
+    request = RequestFactory().get("/")
+    try:
+        raise error
+    except (AuditError, ValueError):
+        answer = our_server_error(request)
+    assert answer.status_code == 500
+    assert said in answer.content.decode()
+    assert "/static/" not in answer.content.decode()
