@@ -8,7 +8,6 @@ holds for what is admitted from then on; running generations finish.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -22,6 +21,7 @@ from django.utils import timezone
 
 from accounts import allowances, audit
 from accounts.allowances import UNLIMITED
+from accounts.audit.canonical import content_hash
 from accounts.entitlement_states import LIVE, State, state_of
 from accounts.entitlement_terms import Terms, checked, widens
 from accounts.grant_sizes import needs_approval, size_of, together
@@ -233,7 +233,7 @@ def version_of(tenant: Tenant, lane: str, now: datetime) -> str:
             for entitlement in counted(lane, now).select_related("allowance").order_by("id")
         ],
     }
-    return hashlib.sha256(audit.canonical_json(seen)).hexdigest()
+    return content_hash(seen)
 
 
 def counted(lane: str, now: datetime) -> QuerySet[Entitlement]:

@@ -212,6 +212,18 @@ def revoke(*, key: ApiKey, actor: Actor) -> ApiKey:
     return key
 
 
+def rotate_pepper(*, actor: Actor) -> str:
+    """Make keys with a new pepper from now on; those made before keep theirs. Returns the new one's id."""
+    with transaction.atomic():
+        current = pepper.current_id()
+
+        def record(new: str) -> None:
+            reference = audit.ObjectRef("pepper", new)
+            audit.record(actor, "pepper.rotate", reference, {"pepper_id": current}, {"pepper_id": new})
+
+        return pepper.rotate(record)
+
+
 def _issue(
     *,
     tenant: Tenant,

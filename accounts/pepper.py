@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
+from collections.abc import Callable
 from functools import cache
 
 from accounts.key_text import KeyText
@@ -51,15 +53,20 @@ def derive(pepper_id: str, purpose: str) -> bytes:
     return hmac.new(_by_id(pepper_id).encode(), purpose.encode(), hashlib.sha256).digest()
 
 
-def rotate() -> str:
+def rotate(announce: Callable[[str], object] | None = None) -> str:
     """Make a new pepper for new keys, keep the old one for the keys that name it; return the new one's id.
 
-    Running processes notice by themselves: they look for a pepper by the id in a key's row.
+    ``announce`` is told that id before the new pepper is put in place, and keeps it from that by raising. Running
+    processes notice by themselves: they look for a pepper by the id in a key's row.
     """
     current = secret_files.read_or_create(_FILE)
+    drawn = secrets.token_urlsafe(32)
+    if announce is not None:
+        announce(_id_of(drawn))
     directory = configuration().secrets_dir
     (directory / _FILE).rename(directory / f"{_FILE}.{_id_of(current)}")
-    return _id_of(secret_files.read_or_create(_FILE))
+    secret_files.create(_FILE, drawn)
+    return _id_of(secret_files.read(_FILE))
 
 
 @cache

@@ -48,6 +48,16 @@ def check(
     return [replace(finding, repaired=True) for finding in findings]
 
 
+def rebuild(*, actor: Actor) -> int:
+    """Make all hourly sums anew from the ledger; returns how many there are.
+
+    Each day is a transaction of its own: the event is there before the first of them.
+    """
+    with transaction.atomic():
+        audit.record(actor, "ledger.rebuild", ObjectRef("usage_rollup", "all"), None, None)
+    return ledger.rebuild()
+
+
 def _of_ledger(since: datetime, until: datetime) -> _Sums:
     return {row.id: row for row in ledger.hourly_sums(since, until)}
 

@@ -12,7 +12,8 @@ from accounts import audit
 from accounts.models import Tenant
 from accounts.principal import Actor
 from inference.engine.drafting import pool_files
-from inference.engine.drafting.pool_files import PoolFileError
+from inference.engine.drafting.pool_files import PoolContent, PoolFileError
+from inference.models import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,20 @@ def forget(pools_dir: Path, *, tenant: Tenant, actor: Actor) -> list[str]:
     Running workers drop what they have of it in memory within seconds. Whether they learn anew is the tenant's setting.
     """
     with transaction.atomic():
-        models = [file.model for file in pool_files.forget(pools_dir, tenant.id.hex)]
+        # Recorded first: what cannot be recorded is not deleted.
+        files = [file for file in pool_files.tenant_files(pools_dir) if file.namespace == tenant.id.hex]
+        models = [file.model for file in files]
         audit.record(actor, "suffix_pool.forget", tenant, {"models": models}, {"models": []})
+        pool_files.forget(pools_dir, tenant.id.hex)
     return models
+
+
+def keep_neutral(path: Path, content: PoolContent, *, model: LanguageModel, actor: Actor) -> None:
+    """Put a neutral pool that ``model`` has built in its place. Raises ``OSError``."""
+    built = {"file": str(path), "answers": len(content.texts), "tokens": content.tokens}
+    with transaction.atomic():
+        audit.record(actor, "suffix_pool.build", model, None, built)
+        pool_files.write(path, content)
 
 
 def _summary(model: str, owner: str, path: Path) -> PoolSummary:

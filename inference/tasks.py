@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
 import structlog
 from celery import shared_task
+from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from accounts import audit
 from accounts.ledger_findings import Finding
+from accounts.principal import Actor
 from accounts.tenancy import every_tenant
 from inference import idempotency, ledger_check, recovery
 from inference.models import GenerationOutput, GenerationRequest, GenerationRun
@@ -31,12 +35,13 @@ def delete_old_requests() -> int:
 
     The generation itself stays, with its usage and lane: it says that something ran, not what. How many rows.
     """
-    before = timezone.now() - timedelta(days=configuration().request_retention_days)
+    days = configuration().request_retention_days
+    before = timezone.now() - timedelta(days=days)
     old = {"generation__state__in": TERMINAL_STATES, "generation__ended_at__lt": before}
     with every_tenant("retention is the same for every tenant"):
-        deleted = sum(
-            _delete(model.objects.filter(**old))
-            for model in (GenerationRequest, GenerationOutput, GenerationRun)
+        deleted = _delete(
+            [model.objects.filter(**old) for model in (GenerationRequest, GenerationOutput, GenerationRun)],
+            {"request_retention_days": days, "ended_before": before},
         )
     if deleted:
         _log.info("old_requests_deleted", rows=deleted, ended_before=before.isoformat())
@@ -88,8 +93,15 @@ def end_overdue() -> int:
     return recovery.end_waits() + recovery.expire_overdue() + recovery.cancel_revoked()
 
 
-def _delete(rows: QuerySet[Any]) -> int:
+def _delete(kinds: Iterable[QuerySet[Any]], by_rule: Mapping[str, Any]) -> int:
+    """Delete all of ``kinds``, in batches; how many rows. The first one records that it is done, and ``by_rule``."""
     deleted = 0
-    while batch := list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH]):
-        deleted += rows.model.objects.filter(pk__in=batch).delete()[0]
+    for rows in kinds:
+        while batch := list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH]):
+            with transaction.atomic():
+                first = not deleted
+                deleted += rows.model.objects.filter(pk__in=batch).delete()[0]
+                if first:
+                    kept = audit.ObjectRef("retention", "requests", "prompts, answers and runs")
+                    audit.record(Actor.system("retention"), "retention.apply", kept, None, by_rule)
     return deleted

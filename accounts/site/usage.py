@@ -12,7 +12,8 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from accounts import usage_plot, usage_report
+from accounts import usage_exports, usage_plot, usage_report
+from accounts.actors import actor_of
 from accounts.formatting import money, number
 from accounts.site.area import Area, in_area
 from accounts.usage_plot import Amount, Plot
@@ -150,6 +151,7 @@ def usage_csv(request: HttpRequest, area: Area) -> HttpResponse:
     """The same usage, by key, model and lane at once, for a spreadsheet."""
     asked = Asked.of(request)
     question = asked.question(area, timezone.now())
+    usage_exports.record_export(question, actor=actor_of(request))
     currencies = sorted(figures_of(rows_of(question, bucket=Bucket.ALL)).costs)
     lines = [usage_report.csv_heading(currencies)]
     for part in question.parts():

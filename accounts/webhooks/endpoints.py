@@ -5,13 +5,16 @@ Who may do this is decided by who calls: an operator in the admin, a tenant's ow
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
 
 from accounts import audit, pepper
 from accounts.audit import ObjectRef
+from accounts.audit.values import MASK
 from accounts.models import Tenant, User, WebhookEndpoint
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
@@ -23,7 +26,7 @@ from signalbox.configuration import configuration
 #: Live ones of a tenant: each of them gets every message.
 MOST_ENDPOINTS = 10
 
-_AUDITED = ("url", "description", "secret_version", "ended_at")
+_AUDITED = ("description", "secret_version", "ended_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ def create(
             "webhook_endpoint.create",
             _reference(endpoint),
             None,
-            audit.fields_of(endpoint, *_AUDITED),
+            _recorded(endpoint),
             tenant_id=tenant.id,
         )
     return IssuedEndpoint(endpoint, signing.secret_of(endpoint))
@@ -70,7 +73,7 @@ def change(*, endpoint: WebhookEndpoint, url: str, description: str, actor: Acto
     """Move a live endpoint; what waits goes to the new URL, signed with the same secret. Raises ``ChangeRefused``."""
     with tenant_scope(endpoint.tenant_id), transaction.atomic():
         endpoint = _locked(endpoint)
-        before = audit.fields_of(endpoint, *_AUDITED)
+        before = _recorded(endpoint)
         others = WebhookEndpoint.objects.filter(ended_at=None).exclude(id=endpoint.id)
         endpoint.url = _checked_url(url, list(others))
         endpoint.description = _checked_description(description)
@@ -85,7 +88,7 @@ def renew_secret(*, endpoint: WebhookEndpoint, actor: Actor) -> IssuedEndpoint:
     """
     with tenant_scope(endpoint.tenant_id), transaction.atomic():
         endpoint = _locked(endpoint)
-        before = audit.fields_of(endpoint, *_AUDITED)
+        before = _recorded(endpoint)
         endpoint.secret_version += 1
         endpoint.pepper_id = pepper.current_id()
         _save(endpoint, before, "webhook_endpoint.renew_secret", actor, "secret_version", "pepper_id")
@@ -97,7 +100,7 @@ def end(*, endpoint: WebhookEndpoint, actor: Actor) -> WebhookEndpoint:
     with tenant_scope(endpoint.tenant_id), transaction.atomic():
         endpoint = WebhookEndpoint.objects.select_for_update(of=("self",), no_key=True).get(id=endpoint.id)
         if endpoint.ended_at is None:
-            before = audit.fields_of(endpoint, *_AUDITED)
+            before = _recorded(endpoint)
             endpoint.ended_at = timezone.now()
             _save(endpoint, before, "webhook_endpoint.end", actor, "ended_at")
     return endpoint
@@ -118,7 +121,7 @@ def _locked(endpoint: WebhookEndpoint) -> WebhookEndpoint:
 def _save(
     endpoint: WebhookEndpoint, before: dict[str, object], action: str, actor: Actor, *changed: str
 ) -> None:
-    after = audit.fields_of(endpoint, *_AUDITED)
+    after = _recorded(endpoint)
     if after != before:
         endpoint.save(update_fields=list(changed))
         audit.record(actor, action, _reference(endpoint), before, after, tenant_id=endpoint.tenant_id)
@@ -127,6 +130,20 @@ def _save(
 def _reference(endpoint: WebhookEndpoint) -> ObjectRef:
     """How the audit names it: by its host, for a URL may be longer than a name."""
     return ObjectRef(kind="webhook_endpoint", id=str(endpoint.id), name=target_of(endpoint.url).host)
+
+
+def _recorded(endpoint: WebhookEndpoint) -> dict[str, Any]:
+    """For the audit, which holds no secrets: what stands behind a URL's host may be as good as a password.
+
+    A checksum tells whether it is another one.
+    """
+    target = target_of(endpoint.url)
+    hidden = "" if target.path == "/" else MASK
+    return {
+        "url": f"https://{target.host_header}/{hidden}",
+        "url_sha256": hashlib.sha256(endpoint.url.encode()).hexdigest(),
+        **audit.fields_of(endpoint, *_AUDITED),
+    }
 
 
 def _checked_url(url: str, others: list[WebhookEndpoint]) -> str:

@@ -68,6 +68,10 @@ class NewPasswordForm(forms.Form):
         try:
             attempt = log_in_counters.take(user.get_username(), address_of(self._request))
         except TooManyFailures as refusal:
+            if refusal.reached is not None:
+                log_ins.record_refusal(
+                    username=user.get_username(), reached=refusal.reached, actor=actor_of(self._request)
+                )
             raise forms.ValidationError(come_back(refusal.retry_after_s), code="throttled") from refusal
         if not user.check_password(present):
             log_ins.record_failure(username=user.get_username(), actor=actor_of(self._request))

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from accounts import allowances, key_narrowing, keys, pepper
+from accounts import allowances, key_narrowing, keys
 from accounts.actors import command_actor
 from accounts.management import key_options
 from accounts.models import ApiKey, Tenant
@@ -114,8 +114,9 @@ class Command(BaseCommand):
                 self.stdout.write(line.rstrip())
 
     def _rotate_pepper(self, options: dict[str, Any]) -> None:
+        new = keys.rotate_pepper(actor=command_actor("key rotate-pepper"))
         self.stdout.write(
-            f"New keys are made with pepper {pepper.rotate()}. Keys made before keep theirs until you rotate them."
+            f"New keys are made with pepper {new}. Keys made before keep theirs until you rotate them."
         )
 
     def _show(self, issued: keys.IssuedKey, as_json: bool) -> None:

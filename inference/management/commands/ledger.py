@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from accounts import ledger
+from accounts import rollup_check
 from accounts.actors import command_actor
 from accounts.ledger_findings import Finding
 from inference import ledger_check
@@ -37,7 +37,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["verb"] == "rebuild":
-            self.stdout.write(f"Made {ledger.rebuild():,} hourly sums anew.")
+            sums = rollup_check.rebuild(actor=command_actor("ledger rebuild"))
+            self.stdout.write(f"Made {sums:,} hourly sums anew.")
             return
         report = ledger_check.verify(
             self._as_json if options["json"] else self._as_line,

@@ -13,7 +13,7 @@ from django.db.models import Field
 from accounts.actors import command_actor
 from accounts.formatting import counted
 from accounts.tenancy import every_tenant
-from inference import language_models, speculation_verdicts
+from inference import language_models, prepared_models, speculation_verdicts
 from inference.engine.preparation import (
     Advance,
     PreparationError,
@@ -24,7 +24,6 @@ from inference.engine.preparation import (
     model_directory,
     prepare,
     read_prepared,
-    remove_prepared,
     runs_on_gpu,
     verify,
 )
@@ -192,7 +191,9 @@ class Command(BaseCommand):
                 f"{name} is no longer offered, but {live} generations still wait for it or run: its files stay until "
                 "they have ended. Remove it again then."
             )
-        removed = not keep_files and remove_prepared(configuration().models_dir, name)
+        removed = not keep_files and prepared_models.remove(
+            configuration().models_dir, name, actor=command_actor("model remove")
+        )
         if not registered and not removed:
             self._unknown(name)
         files = "its files are deleted" if removed else "its files stay" if keep_files else "it had no files"

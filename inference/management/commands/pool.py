@@ -100,7 +100,7 @@ class Command(BaseCommand):
                 notes=notes,
                 advance=advance,
             )
-        pool_files.write(path, content)
+        suffix_pools.keep_neutral(path, content, model=model, actor=command_actor("pool build"))
         notes.unlink()
         self.stdout.write(
             f"{path}: {len(content.texts)} answers, {content.tokens:,} tokens, {path.stat().st_size / 1000:,.0f} kB."

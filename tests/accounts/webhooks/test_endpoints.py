@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import Any
 
@@ -49,7 +50,8 @@ def test_a_new_endpoint_s_secret_is_returned_once_and_kept_nowhere(caplog: pytes
         tenant.id,
     )
     assert event.after is not None
-    assert event.after["url"] == URL
+    assert event.after["url"] == "https://hooks.example.com/***"
+    assert event.after["url_sha256"] == hashlib.sha256(URL.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
