@@ -32,6 +32,8 @@ CSRF_TRUSTED_ORIGINS = _configuration.trusted_origins
 INSTALLED_APPS = [
     "unfold.apps.BasicAppConfig",
     "signalbox.apps.SignalboxAdminConfig",
+    # Before Django's own: it refuses commands of theirs that write past the audit.
+    "signalbox",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -43,7 +45,6 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "csp",
-    "signalbox",
     "accounts",
     "inference",
 ]
