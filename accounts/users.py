@@ -10,8 +10,10 @@ from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
+from django.utils import timezone
 
-from accounts import audit
+from accounts import audit, personal_data
+from accounts.audit.erasure import erase_values
 from accounts.models import User
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
@@ -21,7 +23,15 @@ from accounts.signals import sessions_ended
 _PASSWORD_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"  # noqa: S105 — an alphabet
 _PASSWORD_GROUPS, _PASSWORD_GROUP_LENGTH = 4, 5
 
-_AUDITED = ("username", "email", "is_active", "is_staff", "is_superuser", "must_change_password")
+_AUDITED = (
+    "username",
+    "email",
+    "is_active",
+    "is_staff",
+    "is_superuser",
+    "is_auditor",
+    "must_change_password",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +49,12 @@ def create(
     email: str = "",
     is_staff: bool = False,
     is_superuser: bool = False,
+    is_auditor: bool = False,
 ) -> IssuedPassword:
-    """Make a user with a one-time password, which opens nothing but the page to change it. Raises ``ChangeRefused``."""
+    """Make a user with a one-time password, which opens nothing but the page to change it. Raises ``ChangeRefused``.
+
+    Operators and auditors may open the admin, whatever ``is_staff`` says.
+    """
     password = _draw_password()
     with transaction.atomic():
         if User.objects.filter(username__iexact=username).exists():
@@ -50,8 +64,9 @@ def create(
         user = User(
             username=username,
             email=email,
-            is_staff=is_staff or is_superuser,
+            is_staff=is_staff or is_superuser or is_auditor,
             is_superuser=is_superuser,
+            is_auditor=is_auditor,
             must_change_password=True,
         )
         user.set_password(password)
@@ -62,9 +77,19 @@ def create(
 
 
 def change(
-    *, user: User, username: str, email: str, is_staff: bool, is_superuser: bool, actor: Actor
+    *,
+    user: User,
+    username: str,
+    email: str,
+    is_staff: bool,
+    is_superuser: bool,
+    actor: Actor,
+    is_auditor: bool | None = None,
 ) -> User:
-    """Change who a user is and whether they run the platform. Raises ``ChangeRefused`` for the last operator."""
+    """Change who a user is, whether they run the platform, and whether they read its audit (None: as it is).
+
+    Raises ``ChangeRefused`` for the last operator.
+    """
     with transaction.atomic():
         user, operators = _locked_with_operators(user)
         if not is_superuser:
@@ -75,11 +100,13 @@ def change(
             )
         before, email_before = audit.fields_of(user, *_AUDITED), user.email
         user.username, user.email = username, email
-        user.is_staff, user.is_superuser = is_staff or is_superuser, is_superuser
+        user.is_superuser = is_superuser
+        user.is_auditor = user.is_auditor if is_auditor is None else is_auditor
+        user.is_staff = is_staff or is_superuser or user.is_auditor
         _check(user)
         after = audit.fields_of(user, *_AUDITED)
         if after != before or user.email != email_before:
-            user.save(update_fields=["username", "email", "is_staff", "is_superuser"])
+            user.save(update_fields=["username", "email", "is_staff", "is_superuser", "is_auditor"])
             audit.record(actor, "user.change", user, before, after)
     return user
 
@@ -130,13 +157,52 @@ def close(*, user: User, actor: Actor) -> User:
 
 
 def reopen(*, user: User, actor: Actor) -> User:
-    """Undo ``close``."""
+    """Undo ``close``. Raises ``ChangeRefused`` for a user who was erased."""
     return _set_active(user, True, "user.reopen", actor)
+
+
+def erase(*, user: User, actor: Actor) -> User:
+    """Erase for good who a closed user was: the row stays, as records name it by its id, and tells nothing of a person.
+
+    Their name becomes ``erased-`` and 8 digits of their id; e-mail address, first and last name, password and last
+    log-in go, and with them what the audit keeps of them beside the chain and whatever else keeps data of theirs
+    (``accounts.personal_data``: conversations, prompts, outputs). The chain holds as before. It cannot be undone:
+    whoever offers it in a page has it confirmed by the user's name, and offers it to operators alone. Does nothing to a
+    user who is erased already. Raises ``ChangeRefused`` for one whose account is open (close it first), or whose
+    generations have not all ended.
+    """
+    with transaction.atomic():
+        user = _locked(user)
+        if user.erased_at is not None:
+            return user
+        if user.is_active:
+            raise ChangeRefused(ChangeRefusal.USER_OPEN, f"{user}'s account is open. Close it first.")
+        user.username = _erased_name(user)
+        user.email = user.first_name = user.last_name = ""
+        user.set_unusable_password()
+        user.must_change_password = False
+        user.last_login = None
+        user.erased_at = timezone.now()
+        user.save()
+        erased = {"audit_values": erase_values(user.id), **personal_data.erase(user.id)}
+        # Without a name: not even the new one needs to be kept as somebody's.
+        audit.record(actor, "user.erase", audit.ObjectRef("user", str(user.id)), None, {"erased": erased})
+    return user
+
+
+def _erased_name(user: User) -> str:
+    name = f"erased-{user.id.hex[:8]}"
+    taken = User.objects.filter(username__iexact=name).exclude(id=user.id).exists()
+    return f"erased-{user.id.hex}" if taken else name
 
 
 def _set_active(user: User, active: bool, action: str, actor: Actor) -> User:
     with transaction.atomic():
         user, operators = _locked_with_operators(user)
+        if active and user.erased_at is not None:
+            raise ChangeRefused(
+                ChangeRefusal.USER_ERASED, f"{user} was erased, for good. Make a new account instead."
+            )
         if user.is_active != active:
             if not active:
                 _refuse_for_last_operator(user, operators)

@@ -1,10 +1,10 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
 from django.apps import AppConfig
 
-from accounts import model_names
+from accounts import model_names, personal_data
 from accounts.signals import sessions_ended
 
 
@@ -18,6 +18,7 @@ class InferenceConfig(AppConfig):
     def ready(self) -> None:
         sessions_ended.connect(_recheck_sockets)
         model_names.asked_of(_offered_models)
+        personal_data.erased_by(_erase_user)
 
 
 def _recheck_sockets(*, user_id: UUID, **_: Any) -> None:
@@ -32,3 +33,10 @@ def _offered_models() -> Iterable[str]:
     from inference.models import LanguageModel
 
     return LanguageModel.objects.filter(retired_at=None).values_list("name", flat=True)
+
+
+def _erase_user(user_id: UUID) -> Mapping[str, int]:
+    # Imported late: the models are loaded after the applications.
+    from inference.erasure import erase_user
+
+    return erase_user(user_id)
