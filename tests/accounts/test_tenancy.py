@@ -21,12 +21,19 @@ OURS = [model for app in ("accounts", "inference") for model in apps.get_app_con
 #: Rows of the installation, not of a tenant. ``AuditEvent`` names tenants, and is the auditor's, who sees all; a
 #: ``PublishedPrefix`` is every tenant's by its meaning.
 OF_NO_TENANT = {
+    "AuditArchive",
+    "AuditCheckpoint",
     "AuditEvent",
     "AuditHead",
+    "AuditPersonalValue",
+    "AuditSettings",
+    "AuditSigningKey",
+    "AuditVerification",
     "Lane",
     "LanguageModel",
     "Price",
     "PublishedPrefix",
+    "SealedAssignment",
     "SpeculationVerdict",
     "Tenant",
     "User",

@@ -12,6 +12,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from accounts.audit.reading import disclose
 from accounts.authentication import InvalidKey, authenticate_key
 from accounts.limits import Limits
 from accounts.models import ApiKey, AuditEvent, Lane, Role, Tenant
@@ -75,7 +76,7 @@ def test_a_key_with_all_that_narrows_it_is_made_and_shown_once(
     # Said in the tenant's time, nine hours before UTC.
     assert key.expires_at == datetime(2030, 1, 1, 18, 4, 5, tzinfo=UTC)
     assert key.created_by is not None
-    assert AuditEvent.objects.get().actor_name == "the owner"
+    assert disclose(AuditEvent.objects.get()).actor_name == "the owner"
 
     assert raw not in stored_text()
     assert raw not in str([session.get_decoded() for session in Session.objects.all()])
@@ -127,12 +128,14 @@ def test_only_owners_let_a_key_administer_and_nobody_lets_it_operate(
     client = as_role(role)
     page = client.get(url("tenant-key-new"))
     assert [value for value, _ in page.context["form"].fields["scopes"].choices] == offered
-    for scope in ("inference", "read", "admin", "operator"):
+    for scope in ("inference", "read", "admin", "operator", "audit"):
         made = _KEY.search(make(client, scopes=[scope]).content.decode())
         assert bool(made) == (scope in offered), scope
 
 
-@pytest.mark.parametrize(("role", "scope"), [(Role.ADMIN, "admin"), (Role.OWNER, "operator")])
+@pytest.mark.parametrize(
+    ("role", "scope"), [(Role.ADMIN, "admin"), (Role.OWNER, "operator"), (Role.OWNER, "audit")]
+)
 def test_a_key_beyond_one_s_own_reach_is_neither_changed_nor_rotated_but_may_be_revoked(
     rail: Tenant, as_role: AsRole, role: Role, scope: str
 ) -> None:

@@ -10,6 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from accounts.audit.reading import disclose
 from accounts.models import AuditEvent
 from inference.admin.speculation_verdicts import why
 from inference.models import LanguageModel, SpeculationVerdict
@@ -54,17 +55,17 @@ def test_one_that_decides_nothing_says_what_the_model_is_set_to(used: bool, word
     assert why(SpeculationVerdictFactory.build(verdict="undecided", language_model=model)).endswith(words)
 
 
-def test_verdicts_are_listed_and_shown_in_words(as_auditor: Client, verdict: SpeculationVerdict) -> None:
-    listed = as_auditor.get(_page("speculationverdict_changelist")).content.decode()
-    page = as_auditor.get(_page("speculationverdict_change", verdict.pk)).content.decode()
-    model = as_auditor.get(_page("languagemodel_change", verdict.language_model.pk)).content.decode()
+def test_verdicts_are_listed_and_shown_in_words(as_onlooker: Client, verdict: SpeculationVerdict) -> None:
+    listed = as_onlooker.get(_page("speculationverdict_changelist")).content.decode()
+    page = as_onlooker.get(_page("speculationverdict_change", verdict.pk)).content.decode()
+    model = as_onlooker.get(_page("languagemodel_change", verdict.language_model.pk)).content.decode()
     for text in (listed, page, model):
         for words in ("Does not pay", "0.92 times", "Draft model small", "Too few guesses hold"):
             assert words in text
     assert "one more stream makes a decode tick 31% longer" in page
 
 
-def test_many_verdicts_cost_no_more_queries_than_one(as_auditor: Client) -> None:
+def test_many_verdicts_cost_no_more_queries_than_one(as_onlooker: Client) -> None:
     model = LanguageModelFactory()
     pages = (_page("speculationverdict_changelist"), _page("languagemodel_change", model.pk))
 
@@ -72,7 +73,7 @@ def test_many_verdicts_cost_no_more_queries_than_one(as_auditor: Client) -> None
         counts = []
         for page in pages:
             with CaptureQueriesContext(connection) as made:
-                as_auditor.get(page)
+                as_onlooker.get(page)
             counts.append(len(made))
         return counts
 
@@ -101,15 +102,15 @@ def test_an_operator_profiles_again_after_a_question(
     assert "1 verdict of tiny forgotten: it is profiled again." in answer
     assert not SpeculationVerdict.objects.exists()
     event = AuditEvent.objects.get()
-    assert (event.action, event.actor_name) == ("language_model.profile_again", "operator")
+    assert (event.action, disclose(event).actor_name) == ("language_model.profile_again", "operator")
     assert again not in answer
 
 
-def test_who_may_only_look_cannot_have_it_profiled(as_auditor: Client, verdict: SpeculationVerdict) -> None:
+def test_who_may_only_look_cannot_have_it_profiled(as_onlooker: Client, verdict: SpeculationVerdict) -> None:
     model = verdict.language_model
     again = _page("languagemodel_profile_again", model.pk)
-    assert again not in as_auditor.get(_page("languagemodel_change", model.pk)).content.decode()
-    assert as_auditor.post(again).status_code == 403
+    assert again not in as_onlooker.get(_page("languagemodel_change", model.pk)).content.decode()
+    assert as_onlooker.post(again).status_code == 403
     assert SpeculationVerdict.objects.exists()
 
 
