@@ -21,7 +21,7 @@ pytest_plugins = [
     "tests.fixtures.audit_triggers",
     "tests.fixtures.connections",
     "tests.fixtures.passwords",
-    "tests.fixtures.seeds",
+    "tests.fixtures.pristine_database",
     "tests.fixtures.valkey",
     "tests.fixtures.live_stack",
     "tests.fixtures.chromium",

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from inference.dispatch import heartbeats
 from inference.messages import Heartbeat, SchedulerSnapshot
+
+
+@pytest.fixture(autouse=True)
+def heartbeats_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that a test makes up beats once: however slow the machine is, it lives until the page is asked for.
+
+    For all tests of a directory whose ``conftest.py`` imports it.
+    """
+    monkeypatch.setattr(heartbeats, "HEARTBEAT_TTL_S", 600.0)
 
 
 def make_heartbeat(at: float, **changes: Any) -> Heartbeat:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,6 +23,10 @@ atexit.register(shutil.rmtree, STATE_DIR, ignore_errors=True)
 os.environ["DJANGO_SETTINGS_MODULE"] = "signalbox.settings"
 os.environ["SIGNALBOX_STATE_DIR"] = str(STATE_DIR)
 os.environ.setdefault("SIGNALBOX_LOG_LEVEL", "WARNING")
+# Compiling all modules anew takes most of a process's start, and the tests start hundreds: whatever the environment
+# says, the compiled ones are kept.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 if os.environ.get("SIGNALBOX_TEST_DATABASE") == "postgresql":
     os.environ["DATABASE_URL"] = postgresql.start()
 else:

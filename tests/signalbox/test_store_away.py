@@ -36,9 +36,9 @@ print(issued.raw)
 
 
 @pytest.fixture(scope="module")
-def site(tiny_model_dir: Path) -> Iterator[Site]:
+def site(site_state: Path) -> Iterator[Site]:
     """Web and Valkey, without a worker. Every test leaves both running."""
-    site = open_site(tiny_model_dir)
+    site = open_site(site_state)
     try:
         site.api_key = site.python(_SET_UP.format(user=USER)).strip()
         yield site

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fixtures.event_stream import EventStream, chat_stream
-from tests.fixtures.live_stack import LiveStack, install, running_stack
-from tests.inference.engine.tiny_model import make_tiny_model
+from tests.fixtures.live_stack import Installation, LiveStack, running_stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -24,12 +23,10 @@ PROMPT = "Who was given priority, when, and why?"
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveStack]:
+def stack(long_installation: Installation) -> Iterator[LiveStack]:
     """One stack for the module: every test leaves it with its three processes running."""
-    model = make_tiny_model(tmp_path_factory.mktemp("long") / "model", context_length=4096)
-    installation = install(tmp_path_factory.mktemp("surviving") / "state", model="tiny", model_source=model)
     settings = {"SIGNALBOX_BLAS": "stock", "SIGNALBOX_DRAIN_SECONDS": "0"}
-    with running_stack(installation, settings) as stack:
+    with running_stack(long_installation, settings) as stack:
         yield stack
 
 

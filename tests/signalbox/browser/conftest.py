@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from signalbox.configuration import ROOT
 from tests.signalbox.browser.chat_page import ChatPage
 from tests.signalbox.browser.site import Site, open_site
 
@@ -16,10 +15,8 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="session")
-def _site(tiny_model_dir: Path) -> Iterator[Site]:
-    if not (ROOT / "node_modules").is_dir():
-        pytest.fail("the chat page's packages are missing: run `npm ci`, or `make test`, which does")
-    site = open_site(tiny_model_dir)
+def _site(site_state: Path) -> Iterator[Site]:
+    site = open_site(site_state)
     yield site
     site.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -118,16 +119,14 @@ class Site(LiveStack):
 
     hand: RemoteHand
 
-    def open(self, tokenizer_directory: Path) -> None:
-        vendored.copy(ROOT / "node_modules", self.state_dir / "vendor")
+    def open(self, state: Path) -> None:
+        """Start on a copy of a prepared ``state`` directory."""
+        shutil.copytree(state, self.state_dir)
         embedded_valkey.prepare(self.configuration.valkey_dir, self.configuration.valkey_socket)
         self.valkey.start()
-        self.manage("migrate", "--verbosity", "0")
-        self.manage("collectstatic", "--no-input", "--verbosity", "0")
-        people = {"user": USER, "password": PASSWORD, "model": MODEL, "directory": str(tokenizer_directory)}
-        self.python(_PEOPLE.format(**people))
-        self.web.start()
+        self.web.start(wait=False)
         self.hand = RemoteHand(self.env)
+        self.web.wait_until_ready()
 
     def forget_everything(self) -> None:
         """End what is under way, and give everybody back what they had at the start."""
@@ -139,11 +138,24 @@ class Site(LiveStack):
         self.shut_down()
 
 
-def open_site(tokenizer_directory: Path) -> Site:
-    """A running site in a temporary directory."""
+def prepare(directory: Path, tokenizer_directory: Path) -> None:
+    """Make the state directory ``state`` in ``directory``: static files, a migrated database, and people in it."""
+    site = Site(directory)
+    vendored.copy(ROOT / "node_modules", site.state_dir / "vendor")
+    people = {"user": USER, "password": PASSWORD, "model": MODEL, "directory": str(tokenizer_directory)}
+    try:
+        site.manage("migrate", "--verbosity", "0")
+        site.manage("collectstatic", "--no-input", "--verbosity", "0")
+        site.python(_PEOPLE.format(**people))
+    finally:
+        site.console.close()
+
+
+def open_site(state: Path) -> Site:
+    """A running site in a temporary directory, on a copy of the prepared ``state``."""
     site = Site(Path(tempfile.mkdtemp(prefix="sb-site-")))
     try:
-        site.open(tokenizer_directory)
+        site.open(state)
     except BaseException:
         sys.stderr.write(site.logs() + "\n")
         site.close()
