@@ -83,6 +83,7 @@ def in_area(methods: Collection[str] = LOOK, *, managing: bool = False) -> Calla
             with tenant_scope(area.tenant.id), timezone.override(area.zone):
                 return view(request, area, **arguments)
 
+        inside.methods = tuple(methods)  # type: ignore[attr-defined]
         return inside
 
     return decorate

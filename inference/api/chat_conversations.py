@@ -99,6 +99,7 @@ def for_members(**by_method: View) -> View:
                 HTTPStatus.NOT_FOUND if missing else HTTPStatus.CONFLICT, error.code, error.message
             )
 
+    view.methods = tuple(by_method)  # type: ignore[attr-defined]
     return view
 
 
