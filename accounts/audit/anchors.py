@@ -97,18 +97,19 @@ def deliver(now: datetime, *, at_once: bool = False) -> list[str]:
     return [problem for problem in problems if problem]
 
 
-def append(path: Path) -> datetime | None:
+def append(path: Path, had: datetime | None = None) -> datetime | None:
     """Bring the file up to the last checkpoint; that one's time, None: there is no checkpoint.
 
     Lines are only ever added, so that a file system may forbid anything else. A line that was begun when a machine
-    stopped is completed. Raises ``AnchorFailed``.
+    stopped is completed. ``had``: the last checkpoint that the file is known to have had; one that has lost it is made
+    whole from the database, and that is logged. Raises ``AnchorFailed``.
     """
     try:
         _ensure_own_directory(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return _append(descriptor, path)
+            return _append(descriptor, path, had)
         finally:
             os.close(descriptor)
     except BlockingIOError as error:
@@ -149,7 +150,8 @@ def _to_file(before: AnchorState) -> AnchorState:
     if not _writing.acquire(blocking=False):
         raise AnchorFailed(f"An earlier write to {configuration().audit_anchor_file} has not come back.")
     try:
-        reached = append(configuration().audit_anchor_file)
+        had = datetime.fromisoformat(before.reached) if before.reached else None
+        reached = append(configuration().audit_anchor_file, had)
     finally:
         _writing.release()
     return AnchorState(reached.isoformat() if reached else None, timezone.now().timestamp())
@@ -197,7 +199,7 @@ def _failed(kind: AnchorKind, problem: str, now: datetime) -> None:
     _keep(kind, AnchorState(state.reached, state.succeeded_at, failures, next_at, problem))
 
 
-def _append(descriptor: int, path: Path) -> datetime | None:
+def _append(descriptor: int, path: Path, had: datetime | None) -> datetime | None:
     size = os.fstat(descriptor).st_size
     end = os.pread(descriptor, _END_BYTES, max(0, size - _END_BYTES))
     *lines, begun = end.split(b"\n")
@@ -209,6 +211,10 @@ def _append(descriptor: int, path: Path) -> datetime | None:
             f"{path} ends with a line that is none of ours. Move the file away. {error}"
         ) from error
     reached = last.at if last else None
+    if had and (reached is None or reached < had):
+        _log.warning(
+            "audit_anchor_lost_lines", file=str(path), had=had.isoformat(), has=last and last.at.isoformat()
+        )
     rows = list(waiting(AnchorState(reached.isoformat() if reached else None)))
     text = b"".join(checkpoints.line(row).encode() + b"\n" for row in rows)
     if text:

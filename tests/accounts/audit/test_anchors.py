@@ -102,13 +102,28 @@ def test_after_a_disk_that_was_away_none_is_missing(tmp_path: Path, settle_here:
     assert anchors.state_of(AnchorKind.FILE).failures == 0
 
 
-def test_a_file_that_was_taken_away_is_written_anew(path: Path) -> None:
+def test_a_file_that_was_taken_away_is_written_anew_and_it_is_said(path: Path) -> None:
     made = [make(), make()]
     deliver()
     path.unlink()
-    made.append(make())
-    deliver()
+    with capture_logs() as logs:
+        deliver()
+        made.append(make())
+        deliver()
     assert path.read_text() == lines_of(*made)
+    assert [(entry["event"], entry["had"], entry["has"]) for entry in logs] == [
+        ("audit_anchor_lost_lines", made[1].at.isoformat(), None)
+    ]
+
+
+def test_lines_that_were_cut_off_the_file_are_added_again_and_it_is_said(path: Path) -> None:
+    made = [make(), make()]
+    deliver()
+    path.write_text(lines_of(made[0]))
+    with capture_logs() as logs:
+        deliver()
+    assert path.read_text() == lines_of(*made)
+    assert [entry["event"] for entry in logs] == ["audit_anchor_lost_lines"]
 
 
 @pytest.mark.parametrize("cut", [1, 10, 100, -1])
