@@ -18,6 +18,7 @@ from signalbox.configuration import ROOT
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.database,
     pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no roles"),
 ]
 
