@@ -24,14 +24,15 @@ from inference.models.generation import LIVE_STATES, GenerationState
 
 
 class LaneOfGeneration(AnswerModel):
-    """Which lane the generation got, and why."""
+    """Which lane the generation got, and why. Once that is archived only the lane itself is told."""
 
     requested: str | None
-    """The lane or tier that was asked for; null: none in particular."""
+    """The lane or tier that was asked for; null: none in particular, or archived."""
     given: str
     service_tier: str
-    reason: AssignmentReason
-    explanation: str
+    reason: AssignmentReason | None
+    """Null: archived."""
+    explanation: str | None
 
 
 class Timeline(AnswerModel):
@@ -197,7 +198,8 @@ def _flag(request: HttpRequest, name: str) -> bool:
 
 
 def _record(generation: Generation) -> GenerationRecord:
-    assignment = LaneAssignment.objects.get(generation_id=generation.id)
+    assignment = LaneAssignment.objects.filter(generation_id=generation.id).first()
+    reason = AssignmentReason(assignment.reason) if assignment else None
     ended = generation.state not in LIVE_STATES
     waits = generation.state == GenerationState.QUEUED
     return GenerationRecord(
@@ -207,11 +209,11 @@ def _record(generation: Generation) -> GenerationRecord:
         route=generation.route,
         state=GenerationState(generation.state),
         lane=LaneOfGeneration(
-            requested=assignment.requested_lane or None,
+            requested=(assignment.requested_lane or None) if assignment else None,
             given=generation.lane_id,
             service_tier=generation.lane.service_tier,
-            reason=AssignmentReason(assignment.reason),
-            explanation=str(AssignmentReason(assignment.reason).label),
+            reason=reason,
+            explanation=str(reason.label) if reason else None,
         ),
         queue_position=dispatch_queue().position(generation.id.hex) if waits else None,
         timeline=Timeline(

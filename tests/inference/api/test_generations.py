@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import pytest
 from asgiref.sync import sync_to_async
 
-from accounts.models import Tenant
+from accounts.models import LaneAssignment, Tenant
+from accounts.tenancy import every_tenant
 from inference.messages import CancelReason
 from inference.models import LanguageModel
 from tests.factories import GenerationFactory, UserFactory
@@ -57,6 +61,29 @@ async def test_a_record_tells_state_lane_and_reason_timeline_and_usage(api: Asgi
         "service_tier": "priority",
         "reason": "requested",
         "explanation": "asked for, and entitled",
+    }
+
+
+async def test_a_generation_whose_assignment_was_archived_tells_its_lane_and_not_why(
+    api: AsgiClient, hand: Hand, tampering: Callable[[], AbstractContextManager[None]]
+) -> None:
+    async with api.open("POST", CHAT, chat(service_tier="priority")) as exchange:
+        await hand.answer(["Hi"])
+        answer = await exchange.end()
+
+    def archive() -> None:
+        with tampering(), every_tenant("the test takes it away"):
+            LaneAssignment.objects.all().delete()
+
+    await sync_to_async(archive)()
+    told = await api.get(f"/v1/generations/{answer.headers['x-signalbox-generation']}")
+    assert told.status == 200
+    assert told.json()["lane"] == {
+        "requested": None,
+        "given": "high",
+        "service_tier": "priority",
+        "reason": None,
+        "explanation": None,
     }
 
 
