@@ -49,9 +49,10 @@ class _Guard:
     def unique(self) -> list[tuple[str, ...]]:
         """The columns in which no two rows are the same, each set of them."""
         meta = self.model._meta
-        alone = [(field.column,) for field in meta.concrete_fields if field.unique]
+        columns = {field.name: str(field.column) for field in meta.concrete_fields}
+        alone = [(columns[field.name],) for field in meta.concrete_fields if field.unique]
         together = [one.fields for one in meta.constraints if isinstance(one, UniqueConstraint)]
-        return [*alone, *(tuple(meta.get_field(name).column for name in names) for names in together)]
+        return [*alone, *(tuple(columns[name] for name in names) for names in together)]
 
 
 _ARCHIVED: Final = (
