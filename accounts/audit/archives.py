@@ -97,7 +97,7 @@ def archive(
         if not alone:
             raise ArchiveRefused("Another run is archiving. Wait until it has ended.")
         for earlier in AuditArchive.objects.order_by("first_sequence"):
-            _delete_rows(earlier)
+            _delete_what_is_left(earlier)
         while segment := _next(before, least):
             made.append(_move(segment, now, actor, advance))
     return made
@@ -172,6 +172,23 @@ def _move(segment: _Segment, now: datetime, actor: Actor, advance: Callable[[int
         ) from error
     _delete_rows(made)
     return made
+
+
+def _delete_what_is_left(earlier: AuditArchive) -> None:
+    """Delete the rows that a killed run has left of an archive, if its file has them: they may be the only ones."""
+    span = (earlier.first_sequence, earlier.last_sequence)
+    if not (
+        AuditEvent.objects.filter(sequence__range=span).exists()
+        or SealedAssignment.objects.filter(batch__range=span).exists()
+    ):
+        return
+    try:
+        archive_files.checked(earlier)
+    except ArchiveDamaged as error:
+        raise ArchiveRefused(
+            f"{error} Rows of it are left in the database, and stay there until then."
+        ) from error
+    _delete_rows(earlier)
 
 
 def _delete_rows(made: AuditArchive) -> None:

@@ -264,6 +264,23 @@ def test_only_what_is_archived_can_be_deleted() -> None:
     assert not AuditEvent.objects.filter(sequence=1).exists()
 
 
+def test_rows_that_a_killed_run_has_left_stay_while_their_file_is_not_there(directory: Path) -> None:
+    furnish()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archives, "_delete_rows", _fails)
+        with pytest.raises(RuntimeError):
+            archive()
+    made = AuditArchive.objects.get()
+    path, rows = archives.path_of(made), AuditEvent.objects.count()
+    path.rename(directory / "elsewhere")
+    with pytest.raises(ArchiveRefused, match=r"Restore it.*stay there"):
+        archive()
+    assert AuditEvent.objects.count() == rows
+    (directory / "elsewhere").rename(path)
+    archive()
+    assert not AuditEvent.objects.filter(sequence__lte=made.last_sequence).exists()
+
+
 # --- Killed at any point ---
 
 #: Where a run is killed: what is replaced by a signal that nothing survives, and at which call of it.
