@@ -88,10 +88,11 @@ def change(
 ) -> User:
     """Change who a user is, whether they run the platform, and whether they read its audit (None: as it is).
 
-    Raises ``ChangeRefused`` for the last operator.
+    Raises ``ChangeRefused`` for the last operator, and for a user who was erased.
     """
     with transaction.atomic():
         user, operators = _locked_with_operators(user)
+        _refuse_for_erased(user)
         if not is_superuser:
             _refuse_for_last_operator(user, operators)
         if User.objects.filter(username__iexact=username).exclude(id=user.id).exists():
@@ -199,10 +200,8 @@ def _erased_name(user: User) -> str:
 def _set_active(user: User, active: bool, action: str, actor: Actor) -> User:
     with transaction.atomic():
         user, operators = _locked_with_operators(user)
-        if active and user.erased_at is not None:
-            raise ChangeRefused(
-                ChangeRefusal.USER_ERASED, f"{user} was erased, for good. Make a new account instead."
-            )
+        if active:
+            _refuse_for_erased(user)
         if user.is_active != active:
             if not active:
                 _refuse_for_last_operator(user, operators)
@@ -213,6 +212,13 @@ def _set_active(user: User, active: bool, action: str, actor: Actor) -> User:
             if not active:
                 _announce_end_of_sessions(user)
     return user
+
+
+def _refuse_for_erased(user: User) -> None:
+    if user.erased_at is not None:
+        raise ChangeRefused(
+            ChangeRefusal.USER_ERASED, f"{user} was erased, for good. Make a new account instead."
+        )
 
 
 def _announce_end_of_sessions(user: User) -> None:

@@ -15,7 +15,10 @@ where it was.
                       and ``checkpoint_checks`` on its way; ``faults`` that they find
 ``checkpoints``       the head, signed; ``signing_keys`` what with; ``anchors`` brings them outside
 ``settings``          how often the head is signed, when old records are archived
-``export``            records with proofs for somebody who does not trust us; ``archives`` the same, for old segments
+``export``            records with proofs for somebody who does not trust us, of a ``selection``; ``offline`` has the
+                      script that checks them
+``archives``          old segments in files, in the same ``lines``; ``archive_files`` writes and reads them, ``stored``
+                      reads the chain from wherever it lies
 ``erasure``           a person's data out of the audit, the chain as it was
 ``reading``           events with the names that stand beside them; ``actions`` what they are called, ``names`` what
                       ids are, ``history`` what was told of a thing until a time

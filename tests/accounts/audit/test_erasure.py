@@ -147,10 +147,14 @@ def test_it_is_done_once(grace: User) -> None:
     assert AuditEvent.objects.count() == events
 
 
-def test_who_was_erased_is_not_reopened(grace: User) -> None:
+def test_who_was_erased_is_not_reopened_and_gets_no_other_name(grace: User) -> None:
     users.erase(user=grace, actor=ACTOR)
     with pytest.raises(ChangeRefused) as refused:
         users.reopen(user=grace, actor=ACTOR)
+    assert refused.value.code is ChangeRefusal.USER_ERASED
+    rights = {"is_staff": False, "is_superuser": False}
+    with pytest.raises(ChangeRefused) as refused:
+        users.change(user=grace, username="grace", email="", actor=ACTOR, **rights)
     assert refused.value.code is ChangeRefusal.USER_ERASED
 
 
