@@ -7,7 +7,7 @@ the file. What is in the file is walked all the same when everything is verified
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from accounts.audit import archive_files, merkle
 from accounts.audit.archive_files import ArchiveDamaged
 from accounts.audit.batches import ACTION as SEAL
 from accounts.audit.canonical import GENESIS_HASH, canonical_json, content_hash, link_hash
-from accounts.audit.chain_rows import UNREADABLE
+from accounts.audit.chain_rows import UNREADABLE, UNREADABLE_PAGE
 from accounts.audit.faults import Broken, FaultKind, FaultReason
 from accounts.models import AuditArchive
 
@@ -47,10 +47,19 @@ class ArchivedEvent:
     vouches_for: dict[str, Any] | None
 
 
-def check_rows(archives: Iterable[AuditArchive]) -> None:
-    """Raise ``Broken`` unless the ``archives``, in their order, cover the chain from its first event without a gap."""
+def rows() -> list[AuditArchive]:
+    """The archives, in their order. Raises ``Broken`` unless they cover the chain's beginning without a gap."""
+    try:
+        archives = list(AuditArchive.objects.order_by("first_sequence"))
+    except UNREADABLE_PAGE as error:
+        raise bad_archive(
+            1, "", FaultReason.ALTERED, f"An archive's row cannot be read ({error})."
+        ) from error
     expected, previous = 1, GENESIS_HASH
     for archive in archives:
+        numbers = (archive.last_sequence, archive.assignments, archive.file_bytes)
+        if not all(isinstance(number, int) for number in numbers):
+            raise _bad(archive, FaultReason.ALTERED, "cannot be read: it has texts for numbers.")
         if archive.first_sequence > expected:
             raise bad_archive(
                 expected, "", FaultReason.MISSING, f"No archive holds the events from {expected} on any more."
@@ -60,6 +69,7 @@ def check_rows(archives: Iterable[AuditArchive]) -> None:
         if archive.previous_hash != previous:
             raise _bad(archive, FaultReason.UNLINKED, "does not follow what comes before it in the chain.")
         expected, previous = archive.last_sequence + 1, archive.last_hash
+    return archives
 
 
 def check_vouched(archive: AuditArchive, vouching: dict[str, Any] | None) -> None:

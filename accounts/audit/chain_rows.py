@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError
-from django.db.models import Q, QuerySet
+from django.db.models import CharField, Q, QuerySet
+from django.db.models.functions import Cast
 
 from accounts.audit.checkpoints import SignedCheckpoint
 from accounts.audit.contents import AssignmentRow, EventRow
@@ -31,10 +33,12 @@ from accounts.models import (
 EVENTS: Final = 1000
 _LEAVES: Final = 2000
 _CHECKPOINTS: Final = 500
+#: SQLite has ids as texts, and of two that are written differently it knows not that they are one.
+_WRITTEN: Final = Cast("generation_id", CharField())
 #: What reading and hashing a row raises that holds what it cannot.
 UNREADABLE: Final = (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError)
 #: SQLite itself refuses to read a text with bytes that are none.
-_UNREADABLE_PAGE: Final = (*UNREADABLE, DatabaseError)
+UNREADABLE_PAGE: Final = (*UNREADABLE, DatabaseError)
 
 
 class PersonalRow(NamedTuple):
@@ -101,7 +105,7 @@ def personal_values(first: int, last: int) -> dict[int, list[PersonalRow]]:
     try:
         for sequence, *row in values.values_list("event_id", *PersonalRow._fields):
             beside[sequence].append(PersonalRow(*row))
-    except _UNREADABLE_PAGE:
+    except UNREADABLE_PAGE:
         if first == last:
             _require_database()
             return {first: [PersonalRow("", "", "")]}
@@ -120,10 +124,14 @@ def leaves(first: int, last: int | None = None) -> Iterator[LeafRow]:
         # Said twice: by the first condition the index of the places is entered.
         behind = Q(batch__gte=batch) & (Q(batch__gt=batch) | Q(index__gt=index))
         in_order = within.filter(behind)
-        rows, error = _page(in_order.values_list("batch", "index", "generation_id", "hash"), _LEAVES)
-        assignments = _assignments([generation_id for _, _, generation_id, _ in rows])
-        for batch, index, generation_id, leaf in rows:
+        rows, error = _page(
+            in_order.values_list("batch", "index", "generation_id", "hash", _WRITTEN), _LEAVES
+        )
+        assignments = _assignments([generation_id for _, _, generation_id, *_ in rows])
+        for batch, index, generation_id, leaf, written in rows:
             found = assignments.get(generation_id)
+            if written.replace("-", "") != generation_id.hex:
+                found = "its id is written in another way than ours are"
             if isinstance(found, str):
                 yield LeafRow(batch, index, generation_id, unreadable=found)
             else:
@@ -146,8 +154,12 @@ def checkpoints(first: int) -> Iterator[SignedCheckpoint]:
         rows, error = _page(
             in_order.values_list("at", "sequence", "hash", "key_id", "signature"), _CHECKPOINTS
         )
-        for row in rows:
-            yield SignedCheckpoint(*row)
+        for at, sequence, *signed in rows:
+            if not isinstance(at, datetime) or not isinstance(sequence, int):
+                raise _unreadable(
+                    first, FaultKind.CHECKPOINT, "A checkpoint", ValueError(f"{at!r}, {sequence!r}")
+                )
+            yield SignedCheckpoint(at, sequence, *signed)
         if error is not None:
             sequence = in_order.values_list("sequence", flat=True)[len(rows)]
             what = f"The checkpoint of event {sequence}"
@@ -162,14 +174,14 @@ def _page(rows: QuerySet[Any, Any], size: int) -> tuple[list[Any], Exception | N
     """The first ``size`` rows; or those before the first that cannot be read, and why it cannot."""
     try:
         return list(rows[:size]), None
-    except _UNREADABLE_PAGE as error:
+    except UNREADABLE_PAGE as error:
         reason: Exception = error
     readable, unreadable = 0, size
     while unreadable - readable > 1:
         middle = (readable + unreadable) // 2
         try:
             list(rows[:middle])
-        except _UNREADABLE_PAGE as error:
+        except UNREADABLE_PAGE as error:
             unreadable, reason = middle, error
         else:
             readable = middle
@@ -183,7 +195,7 @@ def _assignments(ids: Sequence[UUID]) -> dict[UUID, AssignmentRow | str]:
     rows: Any = LaneAssignment.objects.filter(generation_id__in=ids).order_by()
     try:
         return {row[0]: AssignmentRow._make(row) for row in rows.values_list(*AssignmentRow._fields)}
-    except _UNREADABLE_PAGE as error:
+    except UNREADABLE_PAGE as error:
         if len(ids) == 1:
             _require_database()
             return {ids[0]: f"it cannot be read ({error})"}

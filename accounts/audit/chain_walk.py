@@ -12,8 +12,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from django.db.models import Max
-
 from accounts.audit import archive_checks, chain_rows, event_checks
 from accounts.audit.archive_checks import ACTION as ARCHIVE
 from accounts.audit.archive_leftovers import Leftovers
@@ -89,10 +87,11 @@ class Walk:
     def run(self) -> None:
         """Walk to the head as it is now. Raises ``Broken`` at the first fault."""
         self._read_head()
-        archives = list(AuditArchive.objects.order_by("first_sequence"))
+        archives = archive_checks.rows()
         archived = archives[-1].last_sequence if archives else 0
         begins = self._begins_at(archived)
-        self.trail = CheckpointTrail(0 if self._task.from_scratch else begins, self._task.checkpoints)
+        first_signed = 0 if self._task.from_scratch else begins
+        self.trail = CheckpointTrail(first_signed, archived, self._task.checkpoints)
         self._count(begins, archives)
         vouching = self._pass_archives(archives)
         self._walk(begins, self.trail)
@@ -105,6 +104,8 @@ class Walk:
         head = AuditHead.objects.filter(id=1).first()
         if head is None:
             raise Broken(0, FaultKind.HEAD, FaultReason.MISSING, "The head of the chain is gone.")
+        if not isinstance(head.sequence, int):
+            raise Broken(0, FaultKind.HEAD, FaultReason.ALTERED, "The head of the chain cannot be read.")
         self.found.head_sequence, self.found.head_hash = head.sequence, head.hash
 
     def _begins_at(self, archived: int) -> int:
@@ -124,7 +125,6 @@ class Walk:
 
     def _pass_archives(self, archives: list[AuditArchive]) -> dict[int, dict[str, Any]]:
         """Look at the archives; what was said of them, by the first event of each."""
-        archive_checks.check_rows(archives)
         vouching = _vouching_events()
         for archive in archives:
             if archive.first_sequence in vouching:
@@ -245,8 +245,8 @@ class Walk:
 
 def _check_behind_head() -> None:
     """Raise ``Broken`` where rows are behind the head. What was recorded since the walk began is before it now."""
-    last_event = AuditEvent.objects.aggregate(last=Max("sequence"))["last"] or 0
-    last_batch = SealedAssignment.objects.aggregate(last=Max("batch"))["last"] or 0
+    last_event = AuditEvent.objects.order_by("-sequence").values_list("sequence", flat=True).first() or 0
+    last_batch = SealedAssignment.objects.order_by("-batch").values_list("batch", flat=True).first() or 0
     head = AuditHead.objects.get(id=1)
     if last_event > head.sequence:
         event, _ = next(chain_rows.events(head.sequence + 1, last_event))
@@ -270,7 +270,7 @@ def _check_behind_head() -> None:
 
 def _misplaced(leaf: LeafRow) -> Broken:
     return Broken(
-        leaf.batch,
+        leaf.batch if isinstance(leaf.batch, int) else 0,
         FaultKind.ASSIGNMENT,
         FaultReason.MISPLACED,
         f"The assignment of generation {leaf.generation_id} is said to be sealed in batch {leaf.batch}, and there is "

@@ -28,8 +28,11 @@ from accounts.sole_passes import sole_pass
 from accounts.tenancy import every_tenant
 from signalbox.write_transactions import write_transaction
 
-#: How late an assignment may be committed, against the last batch's newest, to be found without a sweep.
-_LATEST: Final = timedelta(minutes=10)
+#: How late assignments are committed, against the last batch's newest: nearly all of them, and all but for a sweep.
+_USUALLY_LATE: Final = timedelta(minutes=1)
+_AT_MOST_LATE: Final = timedelta(minutes=10)
+#: How often a process that seals each second looks back for the latest ones, and at all there are.
+_LOOK_BACK_EVERY_S: Final = 60
 _SWEEP_EVERY_S: Final = 3600
 #: Batches that are asked how far sealing has come: of one alone, all assignments could be late ones.
 _ASKED_BATCHES: Final = 8
@@ -48,22 +51,25 @@ class Unsealed:
 
 
 def seal_alone(now: datetime) -> int:
-    """Seal what waits, unless another process does already; now and then all that ever was left out. How many."""
+    """Seal what waits, unless another process does already; now and then also what is very late. How many."""
     with sole_pass("seal-assignments", at_most_s=_LOST_AFTER_S) as alone:
         if not alone:
             return 0
-        return seal(now, sweep=cache.add("audit:sealing-swept", True, _SWEEP_EVERY_S))
+        if cache.add("audit:sealing-swept", True, _SWEEP_EVERY_S):
+            return seal(now, sweep=True)
+        looks_back = cache.add("audit:sealing-looked-back", True, _LOOK_BACK_EVERY_S)
+        return seal(now, late=_AT_MOST_LATE if looks_back else _USUALLY_LATE)
 
 
-def seal(now: datetime, *, sweep: bool = False) -> int:
+def seal(now: datetime, *, late: timedelta = _AT_MOST_LATE, sweep: bool = False) -> int:
     """Seal what waits, in batches of at most ``LARGEST``, until nothing does; how many assignments that were.
 
-    ``sweep``: search all assignments, not only the recent ones.
+    Of what is older than the newest sealed one by more than ``late``, all is taken to be sealed. ``sweep``: nothing is.
     """
     sealed = 0
     lost: list[AssignmentRow] = []
     with every_tenant(_REASON):
-        since = None if sweep else _searched_since(now)
+        since = None if sweep else _searched_since(now, late)
         while waiting := _next(since):
             if _seal(waiting, may_lose=waiting != lost):
                 sealed += len(waiting)
@@ -75,7 +81,7 @@ def seal(now: datetime, *, sweep: bool = False) -> int:
 def unsealed(*, sweep: bool = False) -> Unsealed:
     """How many assignments wait for their batch, in two queries by index; with ``sweep``, of all there are."""
     with every_tenant(_REASON):
-        waiting = _waiting(None if sweep else _searched_since(timezone.now()))
+        waiting = _waiting(None if sweep else _searched_since(timezone.now(), _AT_MOST_LATE))
         found = waiting.aggregate(count=Count("generation_id"), oldest_at=Min("created_at"))
     return Unsealed(**found)
 
@@ -92,7 +98,7 @@ def _next(since: datetime | None) -> list[AssignmentRow]:
     return sorted(map(AssignmentRow._make, rows), key=place_of)
 
 
-def _searched_since(now: datetime) -> datetime | None:
+def _searched_since(now: datetime, late: timedelta) -> datetime | None:
     """From when on assignments may wait (None: nothing was sealed yet, or all of that is archived).
 
     Every pass begins with the oldest, so behind the newest sealed one everything may wait, and of what is before it
@@ -101,7 +107,7 @@ def _searched_since(now: datetime) -> datetime | None:
     batches = AuditEvent.objects.filter(action=ACTION).order_by("-sequence").values_list("after", flat=True)
     try:
         newest = [datetime.fromisoformat(after["last_at"]) for after in batches[:_ASKED_BATCHES] if after]
-        return min(now, max(newest)) - _LATEST if newest else None
+        return min(now, max(newest)) - late if newest else None
     except (ValueError, TypeError, KeyError):
         # What was tampered with is for verification to find. Sealing goes on, and searches everything.
         return None

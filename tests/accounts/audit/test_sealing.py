@@ -188,8 +188,15 @@ def test_one_process_seals_at_a_time_and_sweeps_now_and_then(
         with sole_pass("seal-assignments", at_most_s=60) as alone:
             assert alone
             assert sealing.seal_alone(now) == 0
-        assert sealing.seal_alone(now) == 2
+        assert sealing.seal_alone(now) == 2, "the first pass sweeps"
         assign(1, at=now - timedelta(days=1))
+        assign(1, at=now - timedelta(minutes=5))
+        assert sealing.seal_alone(now) == 1, "the second looks back"
+        assign(1, at=now - timedelta(minutes=5))
+        assign(1, at=now - timedelta(seconds=50))
+    assert sealing.seal_alone(now) == 1
+    cache.delete("audit:sealing-looked-back")
+    assert sealing.seal_alone(now) == 1
     assert sealing.seal_alone(now) == 0
     cache.delete("audit:sealing-swept")
     assert sealing.seal_alone(now) == 1

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from accounts.audit import chain_rows, sealing
 from accounts.audit.verification import verify
-from accounts.models import AuditEvent
+from accounts.models import AuditEvent, SealedAssignment
 from tests.accounts.audit.chains import Built, Tampering, build
 from tests.accounts.audit.own_state import settle
 
@@ -107,15 +107,41 @@ def test_a_leaf_that_cannot_be_read_is_named(
     assert named()[:3] == ("assignment", batch, "altered")
 
 
+def test_a_leaf_whose_id_is_written_in_another_way_is_named(built: Built) -> None:
+    batch, ids = next(iter(built.batches.items()))
+    _set("accounts_sealedassignment", "generation_id", ids[2].hex.upper(), "generation_id", ids[2].hex)
+    assert named() == ("assignment", batch, "altered", str(ids[2]))
+
+
+def test_a_head_that_cannot_be_read_is_found(built: Built) -> None:
+    _set("accounts_audithead", "sequence", "x", "id", 1)
+    assert named()[:3] == ("head", 0, "altered")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("last_sequence", "x"), ("file_bytes", "x"), ("last_hash", _NO_TEXT)]
+)
+def test_an_archive_that_cannot_be_read_is_named(built: Built, column: str, value: Any) -> None:
+    _set("accounts_auditarchive", column, value, "first_sequence", 1)
+    assert named()[:3] == ("archive", 1, "altered")
+
+
 def test_a_leaf_in_no_place_is_found(built: Built) -> None:
     batch, ids = next(iter(built.batches.items()))
+    SealedAssignment.objects.create(generation_id=built.unsealed, batch=99, index=0, hash="0" * 64)
+    _set("accounts_sealedassignment", "batch", "x", "batch", 99)
+    assert named() == ("assignment", 0, "misplaced", str(built.unsealed))
     _set("accounts_sealedassignment", "batch", "x", "generation_id", ids[4].hex)
     assert named()[:3] == ("assignment", batch, "missing")
 
 
-def test_a_checkpoint_that_cannot_be_read_is_named(built: Built) -> None:
-    _set("accounts_auditcheckpoint", "at", "2026-99-99 00:00:00", "sequence", built.checkpoint)
-    assert named()[:3] == ("checkpoint", built.checkpoint, "altered")
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("at", "2026-99-99 00:00:00"), ("at", "yesterday"), ("sequence", "x"), ("hash", _NO_TEXT)],
+)
+def test_a_checkpoint_that_cannot_be_read_is_found(built: Built, column: str, value: Any) -> None:
+    _set("accounts_auditcheckpoint", column, value, "sequence", built.checkpoint)
+    assert (named()[0], named()[2]) == ("checkpoint", "altered")
 
 
 def test_personal_values_that_cannot_be_read_are_named(built: Built) -> None:
