@@ -123,3 +123,22 @@ def test_a_changed_e_mail_address_is_recorded_without_being_shown() -> None:
     event = AuditEvent.objects.get()
     assert event.action == "user.change"
     assert "example.com" not in str(event.before) + str(event.after)
+
+
+def test_an_auditor_is_made_and_unmade_may_open_the_admin_and_all_of_it_is_recorded() -> None:
+    user = users.create(username="ada", is_auditor=True, actor=ACTOR).user
+    assert (user.is_auditor, user.is_staff, user.is_superuser) == (True, True, False)
+    same = {"user": user, "username": "ada", "email": "", "is_superuser": False, "actor": ACTOR}
+    # Whoever does not say is not asked to say it again.
+    kept = users.change(**same, is_staff=False)  # type: ignore[arg-type]
+    assert (kept.is_auditor, kept.is_staff) == (True, True)
+    ended = users.change(**same, is_staff=False, is_auditor=False)  # type: ignore[arg-type]
+    assert (ended.is_auditor, ended.is_staff) == (False, False)
+    created, changed = AuditEvent.objects.order_by("sequence")
+    assert (created.action, changed.action) == ("user.create", "user.change")
+    assert created.after is not None
+    assert changed.before is not None
+    assert changed.after is not None
+    assert created.after["is_auditor"] is True
+    assert (changed.before["is_auditor"], changed.after["is_auditor"]) == (True, False)
+    assert (changed.before["is_staff"], changed.after["is_staff"]) == (True, False)

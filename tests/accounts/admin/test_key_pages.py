@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from accounts.audit.reading import disclose
 from accounts.authentication import InvalidKey, authenticate_key
 from accounts.formatting import exactly
 from accounts.models import ApiKey, AuditEvent, Lane, User
@@ -59,7 +60,7 @@ def test_a_new_key_is_shown_once_and_kept_nowhere(as_operator: Client, operator:
         assert not _KEY.search(page)
 
     event = AuditEvent.objects.get()
-    assert (event.action, event.actor_id, event.actor_name) == (
+    assert (event.action, event.actor_id, disclose(event).actor_name) == (
         "api_key.create",
         str(operator.id),
         "operator",
@@ -210,7 +211,7 @@ def test_revoking_a_successor_warns_that_the_old_key_ends_all_the_same(as_operat
 
 def test_operators_are_offered_every_scope_and_none_is_ticked_beyond_the_tenant(as_operator: Client) -> None:
     field = as_operator.get(_url("add")).context["adminform"].form.fields["scopes"]
-    assert [value for value, _ in field.choices] == ["inference", "read", "admin", "operator"]
+    assert [value for value, _ in field.choices] == ["inference", "read", "admin", "audit", "operator"]
     assert field.initial == ["inference", "read"]
 
 
@@ -295,3 +296,12 @@ def test_a7_a_rotation_whose_answer_was_lost_is_asked_for_again_and_both_keys_wo
             with pytest.raises(InvalidKey):
                 authenticate_key(raw)
         assert authenticate_key(kept)
+
+
+def test_whoever_only_looks_sees_what_a_key_may_and_is_offered_no_scope(as_onlooker: Client) -> None:
+    key: Any = ApiKeyFactory(scopes=["audit"])
+    assert as_onlooker.get(_url("add")).status_code == 403
+    page = as_onlooker.get(_url("change", key.pk)).content.decode()
+    assert "Read the audit of every tenant, as an auditor does" in page
+    assert 'name="scopes"' not in page
+    assert as_onlooker.post(_url("change", key.pk), {"name": "x", "scopes": ["audit"]}).status_code == 403

@@ -6,14 +6,17 @@ import asyncio
 import time
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import openai
 import pytest
+import time_machine
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 from openai import OpenAI
 
-from accounts.models import Allowance, Lane, Reservation
+from accounts import rates
+from accounts.models import Allowance, Lane, Reservation, Tenant
 from accounts.tenancy import every_tenant
 from inference import recovery
 from inference.models import Generation, LanguageModel
@@ -152,6 +155,52 @@ async def test_q6_unset_is_unlimited_and_0_is_none(
         assert not {"retry-after", "retry-after-ms"} & set(refused.headers)
     assert await held() == (0, 0)
     assert await hand.finds_nothing()
+
+
+@in_database
+async def test_q7_of_three_requests_exactly_two_pass_in_each_window(
+    model: LanguageModel, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the store's own clock, with a shorter minute."""
+    monkeypatch.setattr(rates, "WINDOW_MS", 3000)
+    client = await client_with(requests_per_minute=2)
+    for _ in range(3):
+        assert (await answered(client, hand)).status == 200
+        assert (await answered(client, hand)).status == 200
+        refused = await client.post(CHAT, chat())
+        named = assert_refused(refused, "rate_limit_exceeded", "requests_per_minute")
+        assert (named["used"], named["limit"]) == (2, 2)
+        async with asyncio.timeout(20):
+            while (await client.get("/v1/models")).headers["x-ratelimit-remaining-requests"] != "2":
+                await asyncio.sleep(0.1)
+    assert await held() == (0, 0)
+
+
+@in_database
+@pytest.mark.parametrize(
+    ("zone", "hours"), [("Asia/Seoul", 24), ("America/New_York", 25)], ids=["Seoul", "New York"]
+)
+async def test_q12_the_reset_that_an_answer_tells_is_the_one_that_is_had(
+    model: LanguageModel, hand: Hand, zone: str, hours: int
+) -> None:
+    """Over the night in which New York's clocks go back."""
+    calendar = ZoneInfo(zone)
+    midnights = [datetime(2026, 11, day, tzinfo=calendar).timestamp() for day in (1, 2)]
+    assert (midnights[1] - midnights[0]) / 3600 == hours
+    with time_machine.travel(midnights[0] - 3600, tick=False) as clock:
+        client = await client_with(tokens_per_day=300)
+        await Tenant.objects.aupdate(time_zone=zone)
+        for midnight in midnights:
+            # The first one of a day is made at the very moment that was said.
+            assert (await answered(client, hand, max_tokens=200)).status == 200
+            for moment in (None, midnight - 0.001):
+                if moment is not None:
+                    clock.move_to(moment)
+                refused = await client.post(CHAT, chat(max_tokens=290))
+                named = assert_refused(refused, "insufficient_quota", "tokens_per_day")
+                assert named["resets_at"] == midnight
+            clock.move_to(midnight)
+        assert (await answered(client, hand, max_tokens=200)).status == 200
 
 
 @in_database
