@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.fixtures.admin",
     "tests.fixtures.audit_triggers",
     "tests.fixtures.connections",
+    "tests.fixtures.migrated_database",
     "tests.fixtures.passwords",
     "tests.fixtures.pristine_database",
     "tests.fixtures.valkey",

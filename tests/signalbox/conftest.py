@@ -13,8 +13,13 @@ __all__ = ["heartbeats_last", "site_state"]
 
 
 @pytest.fixture(scope="session")
-def site_state(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site_state(
+    tiny_model_dir: Path, migrated_database: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The state directory that every ``Site`` starts with a copy of."""
     if not (ROOT / "node_modules").is_dir():
         pytest.fail("the chat page's packages are missing: run `npm ci`, or `make test`, which does")
-    return once(tmp_path_factory, "site", lambda directory: prepare(directory, tiny_model_dir)) / "state"
+    made = once(
+        tmp_path_factory, "site", lambda directory: prepare(directory, migrated_database, tiny_model_dir)
+    )
+    return made / "state"

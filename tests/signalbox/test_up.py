@@ -97,9 +97,11 @@ class Up:
 
 
 @pytest.fixture(scope="module")
-def up(tiny_model_dir: Path) -> Iterator[Up]:
+def up(tiny_model_dir: Path, migrated_database: Path) -> Iterator[Up]:
     directory = Path(tempfile.mkdtemp(prefix="sb-up-"))
-    install(directory / "state", model="tiny", model_source=tiny_model_dir, bootstrapped=False)
+    install(
+        directory / "state", migrated_database, model="tiny", model_source=tiny_model_dir, bootstrapped=False
+    )
     up = Up(directory)
     yield up
     up.process.kill()

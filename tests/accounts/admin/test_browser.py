@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,30 +14,45 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, 
 
 from signalbox.supervision import embedded_valkey
 from tests.fixtures.live_stack import LiveStack
+from tests.fixtures.once import once
 
 pytestmark = pytest.mark.browser
 
 PASSWORD = "semaphore-and-points"
+SETTINGS = {"SIGNALBOX_DEBUG": "1"}
 
 
 class AdminSite(LiveStack):
     """Web and Valkey of a fresh installation. In debug mode, which serves static files without collecting them."""
 
-    def open(self) -> None:
-        (self.state_dir / "vendor").mkdir(parents=True)
+    def open(self, prepared: Path) -> None:
+        """Start on a copy of what ``prepare`` made."""
+        self.bootstrap = json.loads((prepared / "bootstrap.json").read_text())
+        self.api_key = self.bootstrap["api_key"]
+        shutil.copytree(prepared / "state", self.state_dir)
         embedded_valkey.prepare(self.configuration.valkey_dir, self.configuration.valkey_socket)
         self.valkey.start()
-        self.manage("migrate", "--verbosity", "0")
-        self.bootstrap = json.loads(self.manage("bootstrap", "--json"))
-        self.api_key = self.bootstrap["api_key"]
         self.web.start()
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[AdminSite]:
-    site = AdminSite(Path(tempfile.mkdtemp(prefix="sb-admin-")), settings={"SIGNALBOX_DEBUG": "1"})
+def prepare(directory: Path, database: Path) -> None:
+    """Make the state directory ``state`` in ``directory``: the first accounts, in a copy of ``database``."""
+    site = AdminSite(directory, settings=SETTINGS)
+    (site.state_dir / "vendor").mkdir(parents=True)
+    shutil.copy(database, site.state_dir)
     try:
-        site.open()
+        (directory / "bootstrap.json").write_text(site.manage("bootstrap", "--json"))
+    finally:
+        site.console.close()
+
+
+@pytest.fixture(scope="module")
+def site(migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminSite]:
+    site = AdminSite(Path(tempfile.mkdtemp(prefix="sb-admin-")), settings=SETTINGS)
+    try:
+        site.open(
+            once(tmp_path_factory, "admin-site", lambda directory: prepare(directory, migrated_database))
+        )
         yield site
     finally:
         site.shut_down()

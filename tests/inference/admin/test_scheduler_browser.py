@@ -114,7 +114,16 @@ def test_it_follows_the_worker_until_it_is_held_still(busy: AdminSite, page: Pag
     expect(page.get_by_text("13 / 512")).to_be_visible(timeout=10_000)
     page.get_by_label("Hold still").check()
     told = page.locator("#scheduler time").get_attribute("datetime")
-    busy.python(_BUSY.format(tokens=14))  # takes longer than a refresh
+    busy.python(_BUSY.format(tokens=14))
+    # Another page, which nobody holds, asks twice meanwhile.
+    other = page.context.new_page()
+    other.goto(PAGE)
+    expect(other.get_by_text("14 / 512")).to_be_visible()
+    for _ in range(2):
+        with other.expect_response(re.compile(PAGE)):
+            pass
+    other.close()
+    assert page.evaluate("document.visibilityState") == "visible"
     expect(page.get_by_text("13 / 512")).to_be_visible()
     assert page.locator("#scheduler time").get_attribute("datetime") == told
     page.get_by_label("Hold still").uncheck()

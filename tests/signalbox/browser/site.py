@@ -138,13 +138,13 @@ class Site(LiveStack):
         self.shut_down()
 
 
-def prepare(directory: Path, tokenizer_directory: Path) -> None:
-    """Make the state directory ``state`` in ``directory``: static files, a migrated database, and people in it."""
+def prepare(directory: Path, database: Path, tokenizer_directory: Path) -> None:
+    """Make the state directory ``state`` in ``directory``: static files, and people in a copy of ``database``."""
     site = Site(directory)
     vendored.copy(ROOT / "node_modules", site.state_dir / "vendor")
+    shutil.copy(database, site.state_dir)
     people = {"user": USER, "password": PASSWORD, "model": MODEL, "directory": str(tokenizer_directory)}
     try:
-        site.manage("migrate", "--verbosity", "0")
         site.manage("collectstatic", "--no-input", "--verbosity", "0")
         site.python(_PEOPLE.format(**people))
     finally:
