@@ -12,6 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils import timezone
+from django.utils.html import format_html
 from unfold.decorators import display
 
 from accounts.admin import audit_rights
@@ -24,7 +25,7 @@ from accounts.admin.generation_records import GenerationRecordAdmin
 from accounts.audience import Audience
 from accounts.audit import assignment_proofs
 from accounts.audit.assignment_proofs import Held
-from accounts.audit.entitlement_records import records_of
+from accounts.audit.entitlement_records import EntitlementRecord, records_of
 from accounts.audit.names import Names
 from accounts.audit.reading import disclose
 from accounts.formatting import EMPTY, exactly, link, unbroken
@@ -47,7 +48,7 @@ _PROOF_LABELS: Final = {"Sealed": "success", "Not sealed yet": "info", "Changed"
 @admin.register(LaneAssignment)
 class LaneAssignmentAdmin(GenerationRecordAdmin):
     audience = Audience.AUDITORS
-    list_display = ("when", "tenant", "who", "asked", "given", "reason_words", "right", "granted", "proof")
+    list_display = ("when", "who", "asked", "given", "reason_words", "right", "proof")
     list_display_links = ("when",)
     list_filter = (LaneGivenFilter, DaysFilter, ReasonFilter, TenantFilter, KeyFilter)
     search_fields = ("tenant_name",)
@@ -71,15 +72,12 @@ class LaneAssignmentAdmin(GenerationRecordAdmin):
     def when(self, assignment: LaneAssignment) -> str:
         return unbroken(exactly(assignment.created_at))
 
-    @display(description="Tenant")
-    def tenant(self, assignment: LaneAssignment) -> str:
-        return assignment.tenant_name
-
-    @display(description="Key or person")
+    @display(description="Tenant, key or person")
     def who(self, assignment: Any) -> str:
+        who = f"sb_{assignment.api_key_prefix}…"
         if assignment.user_id:
-            return assignment.person or str(assignment.user_id)
-        return unbroken(f"sb_{assignment.api_key_prefix}…")
+            who = assignment.person or str(assignment.user_id)
+        return format_html('<span>{}<br><span class="sb-faint">{}</span></span>', assignment.tenant_name, who)
 
     @display(description="Asked")
     def asked(self, assignment: LaneAssignment) -> str:
@@ -95,15 +93,14 @@ class LaneAssignmentAdmin(GenerationRecordAdmin):
 
     @display(description="By the entitlement")
     def right(self, assignment: Any) -> str:
-        record = assignment.right
+        record: EntitlementRecord | None = assignment.right
         if record is None:
             return EMPTY
-        return link(record.row, "temporary" if record.row.ends_at else "standing")
-
-    @display(description="Granted by")
-    def granted(self, assignment: Any) -> str:
-        event: AuditEvent | None = assignment.right.granted if assignment.right else None
-        return link(event, disclose(event).actor_name) if event is not None else EMPTY
+        named = link(record.row, "temporary" if record.row.ends_at else "standing")
+        event = record.granted
+        if event is None:
+            return str(named)
+        return format_html("{}, granted by {}", named, link(event, disclose(event).actor_name))
 
     @display(description="Record", label=_PROOF_LABELS)
     def proof(self, assignment: Any) -> str:

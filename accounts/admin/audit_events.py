@@ -31,7 +31,7 @@ from accounts.admin.trail import entries_of
 from accounts.audience import Audience
 from accounts.audit.names import as_id
 from accounts.audit.reading import disclosable
-from accounts.formatting import EMPTY, code, exactly, unbroken
+from accounts.formatting import EMPTY, exactly, unbroken
 from accounts.models import AuditArchive, AuditEvent, AuditPersonalValue, Tenant
 
 #: Fields of events that addresses may narrow the list by, beside its filters, and what that is called.
@@ -86,7 +86,8 @@ class AuditEventAdmin(RecordAdmin):
 
     @display(description="Action")
     def action_code(self, event: AuditEvent) -> str:
-        return code(event.action)
+        kind, _, verb = event.action.partition(".")
+        return format_html('<code class="sb-audit-action">{}.<wbr>{}</code>', kind, verb)
 
     @display(description="Object")
     def what(self, event: Any) -> str:

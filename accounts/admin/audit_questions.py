@@ -16,7 +16,7 @@ from accounts.models import Lane
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A word, where it leads, and the whole question for who hears the word alone."""
+    """A word, where it leads, and the whole question, beginning with the word, for who hears it alone."""
 
     title: str
     url: str
@@ -43,7 +43,7 @@ def lane_questions() -> list[LaneQuestions]:
                 Link(
                     title,
                     assignments_url(given_lane=lane, **of.query),
-                    f"Who ran in {lane} on {of}",
+                    f"{title}: who ran in {lane} on {of}",
                 )
                 for title, of in days
             ],

@@ -97,7 +97,7 @@ class AuditPages:
         self._require(request, operate=True)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        form = SettingsForm(request.POST)
+        form = SettingsForm(request.POST, label_suffix="")
         if form.is_valid():
             try:
                 settings.change(**form.cleaned_data, actor=actor_of(request))
@@ -120,7 +120,7 @@ class AuditPages:
             "opts": self._page.opts,
             "condition": condition(),
             "lanes": lane_questions(),
-            "settings_form": settings_form or SettingsForm(initial=kept),
+            "settings_form": settings_form or SettingsForm(initial=kept, label_suffix=""),
             "export_form": ExportForm(),
             "operates": self._page.has_operate_permission(request),
         }

@@ -271,9 +271,7 @@ def _checkpoint_step(leaf: SealedAssignment) -> Step:
             sequence=broken,
         )
     way = (
-        f"Every link of the {counted(between, 'event')} up to it holds."
-        if between
-        else "It signs that event."
+        f"Every link up to it holds, over {counted(between, 'event')}." if between else "It signs that event."
     )
     return Step(
         title=title,

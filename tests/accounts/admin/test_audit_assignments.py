@@ -58,7 +58,9 @@ def test_one_click_answers_who_ran_in_high_last_tuesday_by_what_right_and_who_gr
     made: Audited, as_auditor: Client
 ) -> None:
     landing = as_auditor.get(reverse("admin:index"), follow=True).content.decode()
-    [link] = re.findall(r'href="([^"]+)" aria-label="Who ran in high on Tuesday 24 Nov 2026"', landing)
+    [link] = re.findall(
+        r'href="([^"]+)" aria-label="Tue 24 Nov: who ran in high on Tuesday 24 Nov 2026"', landing
+    )
     page = as_auditor.get(link.replace("&amp;", "&"))
     said = text(page)
     assert "Who ran in high on Tuesday 24 Nov 2026 (UTC)" in said
@@ -230,9 +232,7 @@ def test_a_changed_event_between_the_batch_and_its_checkpoint_is_named(
 
         AuditCheckpoint.objects.all().delete()
     checkpoints.make(NOW)
-    assert "Every link of the 3 events up to it holds." in text(decision(as_auditor, made.by_key[0])).replace(
-        "4 events", "3 events"
-    )
+    assert "Every link up to it holds, over 4 events." in text(decision(as_auditor, made.by_key[0]))
     with tampering():
         AuditEvent.objects.filter(sequence=batch + 2).update(address="192.0.2.99")
     said = text(decision(as_auditor, made.by_key[0]))

@@ -78,14 +78,12 @@ def test_who_ran_in_high_last_tuesday_by_what_right_and_who_granted_it_is_one_cl
 ) -> None:
     reading.goto("/admin/")
     tuesday = last_tuesday()
-    reading.get_by_role(
-        "link", name=f"Who ran in high on Tuesday {tuesday.day} {tuesday:%b %Y}", exact=True
-    ).click()
+    reading.get_by_role("link", name=f"who ran in high on Tuesday {tuesday.day} {tuesday:%b %Y}").click()
     answer = reading.get_by_role("region", name=re.compile("Who ran in high on Tuesday")).first
     expect(answer).to_contain_text("Timetable")
     expect(answer).to_contain_text("mabel")
     expect(answer).to_contain_text("winter timetable")
-    expect(answer).to_contain_text(re.compile("ada, .* Approved by grace", re.S))
+    expect(answer).to_contain_text(re.compile(r"ada,[^.]*Approved by grace"))
     expect(answer).to_contain_text("All 4 records are what was sealed")
     answer.get_by_role("button", name="Verify now").click()
     expect(reading.get_by_text("The chain holds.")).to_be_visible()
@@ -108,15 +106,15 @@ def test_events_are_searched_narrowed_and_their_changes_stand_side_by_side(readi
     reading.get_by_role("link", name="all about it").click()
     expect(reading.locator("#result_list tbody")).to_have_count(2)
     reading.get_by_role("link", name="Show the others too").click()
-    reading.set_viewport_size({"width": 1600, "height": 900})
+    reading.locator("#changelist a", has_text="Filters").first.click()
     reading.locator("#changelist-filter").get_by_role("link", name="API keys").click()
     expect(reading.locator("#result_list")).to_contain_text("api_key.create")
     expect(reading.locator("#result_list")).not_to_contain_text("tenant.create")
 
 
 def test_days_are_chosen_from_one_to_another(reading: Page) -> None:
-    reading.set_viewport_size({"width": 1600, "height": 900})
     reading.goto(f"{ASSIGNMENTS}?given_lane=high")
+    reading.locator("#changelist a", has_text="Filters").first.click()
     day = last_tuesday().date().isoformat()
     reading.locator('#changelist-filter input[name="first"]').fill(day)
     reading.locator('#changelist-filter input[name="last"]').fill(day)
