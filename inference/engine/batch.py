@@ -171,6 +171,10 @@ class DecodeBatch(GenerationBatch):
         keys = list(self.uids)
         return list(zip(keys, self._step()[0], strict=True))
 
+    def hand_out(self) -> list[tuple[str, int]]:
+        """What the next ``step`` will hand out, in order, and compute nothing."""
+        return list(zip(self.uids, self.peek(), strict=True))
+
     def peek(self) -> list[int]:
         """The tokens that the next ``step`` will hand out."""
         return _integers(self._next_tokens)

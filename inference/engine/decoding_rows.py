@@ -45,16 +45,18 @@ class DecodingRows:
         self._batch.remove(self._leaving)
         self._leaving = set()
 
-    def step(self, rows: Mapping[str, Row], result: StepResult) -> None:
+    def step(self, rows: Mapping[str, Row], result: StepResult, *, more: bool = True) -> None:
         """A token for every row; ``rows`` has them all, by key.
 
-        One that is ``ahead`` gets none: the batch hands out again what it has.
+        One that is ``ahead`` gets none: the batch hands out again what it has. Without ``more``, and if none is, the
+        tokens are handed out and not run: all rows are ahead then.
         """
         self.sweep()
         if not len(self._batch):
             return
+        more = more or any(rows[key].ahead for key in self._batch.uids)
         try:
-            handed_out = self._batch.step()
+            handed_out = self._batch.step() if more else self._batch.hand_out()
         except Exception as error:  # noqa: BLE001 (logged, and then each row's own is found)
             self.run_apart(error, [rows[key] for key in self._batch.uids], result)
             return
@@ -64,6 +66,7 @@ class DecodingRows:
                 row.ahead = False
             else:
                 row.tokens.append(token)
+                row.ahead = not more
                 result.tokens.append((key, token))
         _doom(self._batch, rows)
 

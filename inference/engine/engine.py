@@ -179,18 +179,19 @@ class Engine:
             finish(rows, self._decoding_rows, self._prefixes, self._halves, result)
         return result
 
-    def decode(self) -> StepResult:
+    def decode(self, *, more: bool = True) -> StepResult:
         """One token for every decoding sequence.
 
         A sequence that emitted its first token in a prefill since the last ``decode`` may get none: the
-        batch is one step ahead, and its next token is only now being computed.
+        batch is one step ahead, and its next token is only now being computed. ``more``: whether any of them will be
+        asked for another. If not, none is computed that nobody takes; and who was mistaken loses a step, and no token.
         """
         self._check_thread()
         result = StepResult()
         for row in self._rows.values():
             if row.state is RowState.DOOMED and row.fault is not None:
                 row.fail(row.fault, result)
-        self._decoding_rows.step(self._rows, result)
+        self._decoding_rows.step(self._rows, result, more=more)
         self._count_step()
         return result
 

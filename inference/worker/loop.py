@@ -151,7 +151,7 @@ class TickLoop:
                 self._ledger = plan.prompts.ledger
                 self._prefill(plan.chosen, plan.prompts, started)
             case Action.DECODE:
-                self._step(Action.DECODE, self.roster.decoding, self._engine.decode, started)
+                self._decode(self.roster.decoding, started)
             case Action.SPECULATE:
                 self._speculate(started)
         self._account.enter(decision, rows, plan.prompt_tokens, time.monotonic() - started)
@@ -217,6 +217,10 @@ class TickLoop:
         self._metrics.prefill_tokens.add(prompts.padded)
         self._metrics.prefill_held.add(prompts.held)
         self._step(Action.PREFILL, sequences, lambda: self._engine.prefill(keys, prompts.tokens), started)
+
+    def _decode(self, sequences: Sequence[RunningSequence], started: float) -> None:
+        more = not all(sequence.ends_with_next for sequence in sequences)
+        self._step(Action.DECODE, sequences, lambda: self._engine.decode(more=more), started)
 
     def _step(
         self,

@@ -96,6 +96,11 @@ class RunningSequence:
         self._matcher = StopMatcher(claim.task.stop)
 
     @property
+    def ends_with_next(self) -> bool:
+        """Whether its next token is its last, whichever it is."""
+        return len(self.emitted) + 1 >= self.task.max_tokens
+
+    @property
     def produces(self) -> bool:
         """Whether it has produced a token in this claim: its prompt is done. For any thread."""
         return len(self.emitted) > self.resumed_from

@@ -43,9 +43,9 @@ class Drive:
             while self.engine.remaining(key):
                 self.prefill(key, chunk=chunk)
 
-    def decode(self, times: int = 1) -> StepResult:
+    def decode(self, times: int = 1, *, more: bool = True) -> StepResult:
         for _ in range(times):
-            result = self._take(self.engine.decode())
+            result = self._take(self.engine.decode(more=more))
         return result
 
     def decode_until(self, count: int) -> dict[str, list[int]]:

@@ -60,6 +60,7 @@ actions = st.lists(
         st.tuples(st.just("prefill"), st.integers(1, 24)),
         st.tuples(st.just("prefill together"), st.integers(1, 24)),
         st.tuples(st.just("decode"), st.integers(1, 3)),
+        st.tuples(st.just("decode the last"), st.just(1)),
         st.tuples(st.just("drop"), st.integers(0, 3)),
     ),
     min_size=6,
@@ -86,6 +87,8 @@ def test_whatever_else_happens_a_sequence_gets_what_it_gets_alone(
             drive.prefill(*parked, chunk=argument)
         elif action == "decode":
             drive.decode(argument)
+        elif action == "decode the last":
+            drive.decode(more=False)
         elif action == "drop" and drive.engine.keys:
             drive.engine.drop(drive.engine.keys[argument % len(drive.engine.keys)])
     for key, tokens in drive.tokens.items():

@@ -353,9 +353,9 @@ class FaultyEngine(Engine):
         self.on_decode: Callable[[], None] = lambda: None
         self.faults: dict[str, Exception] = {}
 
-    def decode(self) -> StepResult:
+    def decode(self, *, more: bool = True) -> StepResult:
         self.on_decode()
-        result = super().decode()
+        result = super().decode(more=more)
         result.faults |= self.faults
         result.tokens = [pair for pair in result.tokens if pair[0] not in self.faults]
         self.faults = {}
