@@ -75,6 +75,17 @@ def _actions_after(sequence: int) -> tuple[str, ...]:
     return tuple(later.values_list("action", flat=True))
 
 
+def _files() -> dict[Path, bytes]:
+    """What is kept beside the database: peppers, pools, and the records of prepared models."""
+    settings = configuration()
+    found = [
+        *settings.secrets_dir.glob("key_pepper*"),
+        *settings.pools_dir.rglob("*.pool"),
+        *settings.models_dir.rglob("*.json"),
+    ]
+    return {path: path.read_bytes() for path in found}
+
+
 def _without_head(tampering: Any) -> None:
     """Whoever owns the database took the chain's head away: nothing can be appended any more."""
     with tampering():
@@ -109,11 +120,12 @@ def test_what_is_done_there_leaves_its_record_in_the_same_transaction(surface: s
 @each_place
 def test_a3_nothing_is_done_there_that_cannot_be_recorded(surface: str, stage: Stage, tampering: Any) -> None:
     act = SCENARIOS[surface].prepare(stage)
-    before, head = audited_rows(), _head()
+    before, files, head = audited_rows(), _files(), _head()
     _without_head(tampering)
     with pytest.raises((audit.AuditError, AuditHead.DoesNotExist), match=r"head|not exist"):
         act()
     assert audited_rows() == before
+    assert _files() == files
     assert _actions_after(head) == ()
 
 
