@@ -108,7 +108,9 @@ def condition() -> Condition:
 
 def last_held() -> AuditVerification | None:
     """The verification that held and reached farthest."""
-    return AuditVerification.objects.filter(fault__isnull=True).order_by("-last_sequence", "-started_at").first()
+    return (
+        AuditVerification.objects.filter(fault__isnull=True).order_by("-last_sequence", "-started_at").first()
+    )
 
 
 def verified(row: AuditVerification) -> Verified:
