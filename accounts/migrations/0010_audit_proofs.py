@@ -187,6 +187,15 @@ class Migration(migrations.Migration):
             name="at",
             field=models.DateTimeField(db_index=True),
         ),
+        migrations.AlterField(
+            model_name="auditevent",
+            name="tenant_id",
+            field=models.UUIDField(null=True),
+        ),
+        migrations.AddIndex(
+            model_name="auditevent",
+            index=models.Index(fields=["tenant_id", "sequence"], name="audit_event_of_tenant"),
+        ),
         migrations.AddIndex(
             model_name="laneassignment",
             index=models.Index(fields=["created_at"], name="lane_assignment_by_time"),

@@ -27,7 +27,7 @@ class AuditEvent(models.Model):
     object_kind = models.CharField(max_length=40)
     object_id = models.CharField(max_length=64)
     object_name = models.CharField(max_length=200, blank=True)
-    tenant_id = models.UUIDField(null=True, db_index=True)
+    tenant_id = models.UUIDField(null=True)
     before = models.JSONField(null=True)
     after = models.JSONField(null=True)
     request_id = models.CharField(max_length=64, blank=True)
@@ -40,7 +40,10 @@ class AuditEvent(models.Model):
     class Meta:
         ordering = ["-sequence"]
         verbose_name_plural = "audit"
-        indexes = [models.Index(fields=["object_kind", "object_id"], name="audit_event_of_object")]
+        indexes = [
+            models.Index(fields=["object_kind", "object_id"], name="audit_event_of_object"),
+            models.Index(fields=["tenant_id", "sequence"], name="audit_event_of_tenant"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.sequence}: {self.action} {self.object_name}".strip()
