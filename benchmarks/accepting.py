@@ -33,14 +33,25 @@ def main(model_name: str) -> None:
     django.setup()
     from accounts.authentication import authenticate_key
     from accounts.limits import LimitName, Limits
+
+    limits = {"limits": Limits(**{name.value: _HIGH for name in LimitName}), "none": Limits()}
+    keys = {arm: key_of_new_tenant(arm, of) for arm, of in limits.items()}
+    principals = {arm: authenticate_key(key) for arm, key in keys.items()}
+    submission = submission_to(model_name)
+    print(json.dumps(keys), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer = accept_all(principals[asked["arm"]], submission, asked["clients"], asked["requests"])
+        print(json.dumps(answer), flush=True)
+
+
+def submission_to(model_name: str) -> Submission:
+    """What every request asks of the model."""
     from inference.intake import Submission
     from inference.messages import Sampling
     from inference.models import LanguageModel
 
-    limits = {"limits": Limits(**{name.value: _HIGH for name in LimitName}), "none": Limits()}
-    keys = {arm: _key_of_new_tenant(arm, of) for arm, of in limits.items()}
-    principals = {arm: authenticate_key(key) for arm, key in keys.items()}
-    submission = Submission(
+    return Submission(
         model=LanguageModel.objects.get(name=model_name),
         prompt=[5] * PROMPT_TOKENS,
         max_tokens=MAX_TOKENS,
@@ -48,14 +59,10 @@ def main(model_name: str) -> None:
         route="completions",
         keep_output=True,
     )
-    print(json.dumps(keys), flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        answer = _accept(principals[asked["arm"]], submission, asked["clients"], asked["requests"])
-        print(json.dumps(answer), flush=True)
 
 
-def _key_of_new_tenant(name: str, limits: Limits) -> str:
+def key_of_new_tenant(name: str, limits: Limits) -> str:
+    """The key of a tenant made for it, with these limits on its entitlements and on the key."""
     from django.db import transaction
 
     from accounts import allowances, keys, tenants
@@ -72,8 +79,8 @@ def _key_of_new_tenant(name: str, limits: Limits) -> str:
     return key.raw
 
 
-def _accept(principal: Principal, submission: Submission, clients: int, requests: int) -> dict[str, Any]:
-    """Accept so many, ``clients`` at a time."""
+def accept_all(principal: Principal, submission: Submission, clients: int, requests: int) -> dict[str, Any]:
+    """Accept so many, ``clients`` at a time: each acceptance's seconds, and all of them together."""
     from django.db import connections
 
     from inference.intake import accept
