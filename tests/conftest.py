@@ -30,7 +30,7 @@ pytest_plugins = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the database, for the pass over it on PostgreSQL; put slow files first, and browsers last."""
+    """Mark what uses the database, for the pass over it on PostgreSQL; put what takes longest first."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if item.get_closest_marker("django_db") or fixtures & {
@@ -39,10 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "django_db_reset_sequences",
         }:
             item.add_marker("database")
-    # Slow files first: begun last, one of them would leave the other process of a parallel run idle. A browser driven
-    # from here keeps an event loop running, beside which no test may start its own.
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.get_closest_marker("browser") is not None, item.path not in slow))
+    slow = {
+        item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser")
+    }
+    # Begun last, one of them would leave the other processes of a parallel run idle.
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")
