@@ -252,6 +252,46 @@ def _cut(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [one for one in records if one is not last]
 
 
+# While it is walked
+
+
+def test_what_is_archived_while_it_is_walked_is_not_taken_to_be_gone(
+    files: Path, tampering: Tampering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accounts.audit.chain_walk._TOLD_EVERY", 1)
+    monkeypatch.setattr("accounts.audit.chain_rows.EVENTS", 2)
+    with tampering():
+        record_events(6)
+        assert checkpoints.make(timezone.now())
+
+    def archive_once(done: int, total: int) -> None:
+        if not AuditArchive.objects.exists():
+            archives.archive(timezone.now(), timezone.now() + timedelta(days=1), least=1)
+
+    found = verify(from_scratch=True, progress=archive_once)
+    assert AuditArchive.objects.count() == 1
+    assert (found.fault, found.events, found.head_sequence) == (None, 8, 8)
+
+
+def test_what_is_recorded_and_sealed_while_it_is_walked_is_left_to_the_next_walk(
+    files: Path, tampering: Tampering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accounts.audit.chain_walk._TOLD_EVERY", 1)
+    monkeypatch.setattr("accounts.audit.chain_rows.EVENTS", 2)
+    record_events(5)
+
+    def write_on(done: int, total: int) -> None:
+        with tampering():
+            assign(1)
+        sealing.seal(timezone.now())
+        record_events(1)
+
+    found = verify(from_scratch=True, progress=write_on)
+    assert (found.fault, found.events, found.assignments) == (None, 5, 0)
+    found = verify(from_scratch=True)
+    assert (found.fault, found.events, found.assignments) == (None, 15, 5)
+
+
 # What is left of an archived segment in the database
 
 
