@@ -257,7 +257,9 @@ def test_settings_that_an_operator_changes_are_applied_without_a_restart(
     assert 0 < capacity() < before, "what a MiB has room for"
     wait_for_state(submit(model), GenerationState.COMPLETED)
     assert worker.process.metrics.chunk_tokens.value == 8
-    assert worker.process.metrics.prefill_chunks.value in (2, 3), "20 tokens: a chunk of 8, and then what is quick enough"
+    assert worker.process.metrics.prefill_chunks.value in (2, 3), (
+        "20 tokens: a chunk of 8, and then what is quick enough"
+    )
 
 
 def test_a_higher_lane_runs_at_once_in_a_full_worker_and_the_lower_one_loses_nothing(
