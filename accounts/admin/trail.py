@@ -81,7 +81,7 @@ def _entry(event: AuditEvent, names: Names) -> TrailEntry:
         elif change.before:
             unchanged.append(change)
     tenant = (names.get(event.tenant_id) or str(event.tenant_id)) if event.tenant_id else ""
-    return TrailEntry(event, said, tenant, fields, unchanged, erased)
+    return TrailEntry(event, said, tenant, fields, unchanged, sorted(erased))
 
 
 def _all_fields(said: Disclosed, names: Names) -> Iterator[FieldChange]:

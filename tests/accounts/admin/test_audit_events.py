@@ -147,7 +147,7 @@ def test_what_was_erased_and_what_was_masked_is_said_in_its_place(made: Audited,
     users.erase(user=User.objects.get(pk=nell.pk), actor=acting(made.ada))
     after = text(page_of(as_auditor, changed))
     assert "(erased), user" in after
-    assert "Erased with the person's data: username, email." in after
+    assert "Erased with the person's data: email, username." in after
     for gone in ("nell", "n@example.com", "203.0.113.5"):
         assert gone not in after
     assert listed(as_auditor, q="nell") == []
