@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from celery.exceptions import OperationalError
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -13,7 +14,6 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
-from kombu.exceptions import OperationalError
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts import tasks
