@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ def test_progress_is_told_up_to_all_there_is(built: Built, monkeypatch: pytest.M
     [
         {"format": 1},
         {"format": 3},
-        {"at": timezone.now() - timedelta(days=1)},
+        {"at": datetime(2026, 1, 1, tzinfo=UTC)},
         {"actor_kind": "system"},
         {"actor_id": str(uuid.UUID(int=9))},
         {"actor_name": "eve"},
