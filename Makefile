@@ -11,11 +11,12 @@ ON_POSTGRESQL := $(wildcard tests/accounts/test_*.py) tests/accounts/audit tests
 	tests/inference/test_ledger_check.py tests/inference/test_exits.py tests/inference/api/test_database_connections.py \
 	tests/inference/api/test_hostile_text.py tests/inference/test_cancellation.py tests/inference/test_conversations.py \
 	tests/inference/test_intake.py tests/inference/test_language_models.py tests/inference/test_settlement.py
-# Some files at a time, in the order of tests/conftest.py: much of a test's time is waiting.
-IN_PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# Two files at a time, in the order of tests/conftest.py: much of a test's time is waiting. What drives a browser runs in a
+# process of its own, beside the pass over PostgreSQL.
+IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 UV_COMPILE := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help up test test-sqlite test-postgresql check lock configuration set-up-test
+.PHONY: help up test test-browser test-postgresql check lock configuration set-up-test
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,11 +25,12 @@ up: ## Set up what is missing, then run everything; Ctrl-C stops it in order
 	@$(PYTHON) -m scripts.set_up run
 	@exec $(VENV) manage.py up
 
-test: set-up-test ## Set up what is missing; check style, types, imports and docs, and run all tests, side by side
-	@$(MAKE) --no-print-directory -j 3 check test-sqlite test-postgresql
+test: set-up-test check ## Set up what is missing, then check style, types, imports and docs, and run all tests
+	@$(VENV) -m pytest $(IN_PARALLEL) -m "not browser"
+	@$(MAKE) --no-print-directory -j 2 test-browser test-postgresql
 
-test-sqlite:
-	@$(VENV) -m pytest $(IN_PARALLEL)
+test-browser:
+	@$(VENV) -m pytest -m browser
 
 test-postgresql:
 	@SIGNALBOX_TEST_DATABASE=postgresql $(VENV) -m pytest -m "database and not browser" $(ON_POSTGRESQL)
