@@ -38,6 +38,7 @@ ROUTES: Final = (
     "POST /v1/organization/projects/{id}/rate_limits/{id}",
     "GET /v1/organization/usage/completions",
     "GET /v1/organization/costs",
+    "GET /v1/organization/audit_logs",
 )
 _NOTHING_THERE: Final = f"There is nothing at this URL. There are: {', '.join(ROUTES)}."
 
