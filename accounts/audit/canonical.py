@@ -36,7 +36,18 @@ def commitment(salt: str, value: str) -> str:
     ``salt`` is 32 hexadecimal digits. With both, anybody can see that the value is the one that was recorded; once they
     are erased nobody can learn it, and the chain holds as before.
     """
-    return hashlib.sha256(bytes.fromhex(salt) + value.encode()).hexdigest()
+    return hashlib.sha256(unhex(salt) + value.encode()).hexdigest()
+
+
+def unhex(digits: str) -> bytes:
+    """The bytes that ``digits`` stand for, in the one way in which records write them: small letters, no spaces.
+
+    Raises ``ValueError`` for any other: a record that is written otherwise than it was is a changed one.
+    """
+    found = bytes.fromhex(digits)
+    if found.hex() != digits:
+        raise ValueError("hexadecimal digits are written in small letters, without spaces")
+    return found
 
 
 def utc_text(at: datetime) -> str:

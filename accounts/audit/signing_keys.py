@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from django.db import transaction
 from django.utils import timezone
 
-from accounts.audit.canonical import canonical_json, utc_text
+from accounts.audit.canonical import canonical_json, unhex, utc_text
 from accounts.audit.recording import fields_of, record
 from accounts.models import AuditArchive, AuditCheckpoint, AuditEvent, AuditHead, AuditSigningKey
 from accounts.principal import Actor
@@ -108,9 +108,7 @@ def introduction(key: AuditSigningKey) -> bytes:
 def is_signed(public_key: str, message: bytes, signature: str) -> bool:
     """Whether ``signature`` over ``message`` is this key's; both are hexadecimal digits."""
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(
-            bytes.fromhex(signature), message
-        )
+        Ed25519PublicKey.from_public_bytes(unhex(public_key)).verify(unhex(signature), message)
     except (InvalidSignature, ValueError):
         return False
     return True

@@ -17,6 +17,7 @@ from accounts.audit.canonical import (
     commitment,
     content_hash,
     link_hash,
+    unhex,
     utc_text,
 )
 
@@ -72,6 +73,13 @@ def test_a_commitment_is_of_its_salt_and_its_value() -> None:
     assert commitment(salt, "Ada Lovelace") == expected
     assert commitment("ff" * 16, "Ada Lovelace") != expected
     assert commitment(salt, "Ada lovelace") != expected
+
+
+@pytest.mark.parametrize("digits", ["AB", "aB", "ab cd", " ab", "a", "zz", "ab\n"])
+def test_digits_are_read_in_the_one_way_in_which_they_are_written(digits: str) -> None:
+    assert unhex("00ab") == b"\x00\xab"
+    with pytest.raises(ValueError, match="hex"):
+        unhex(digits)
 
 
 def test_a_time_is_written_in_utc_to_the_microsecond() -> None:

@@ -237,6 +237,19 @@ def test_a_personal_value_that_was_altered_is_found_and_one_that_was_erased_is_n
     assert named(fault()) == ("event", built.first + 1, "altered")
 
 
+def test_a_salt_in_capitals_is_not_what_was_recorded(built: Built) -> None:
+    salted = next(one for one in AuditPersonalValue.objects.order_by("pk") if one.salt.upper() != one.salt)
+    set_row(salted, salt=salted.salt.upper())
+    assert named(fault()) == ("event", salted.event_id, "altered")
+
+
+def test_a_signature_in_capitals_is_not_what_was_made(built: Built) -> None:
+    signed = AuditCheckpoint.objects.get(sequence=built.checkpoint)
+    set_row(signed, signature=signed.signature.upper())
+    found = fault()
+    assert (found.kind.value, found.reason.value) == ("checkpoint", "bad_signature")
+
+
 def test_a_personal_value_of_an_archived_event_that_was_altered_is_found(built: Built) -> None:
     value = AuditPersonalValue.objects.filter(event_id=2).order_by("path")[0]
     set_row(value, value="eve")
