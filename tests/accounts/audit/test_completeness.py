@@ -59,7 +59,12 @@ each_place = pytest.mark.parametrize("surface", SCENARIOS)
 def stage(_admin_pages: None, tmp_path: Path, tiny_model_dir: Path) -> Iterator[Stage]:
     yield Stage(tmp_path, tiny_model_dir)
     settings = configuration()
-    for left in (settings.models_dir, settings.pools_dir, settings.audit_archive_dir):
+    for left in (
+        settings.models_dir,
+        settings.pools_dir,
+        settings.audit_archive_dir,
+        settings.audit_anchor_file.parent,
+    ):
         shutil.rmtree(left, ignore_errors=True)
     for key in settings.secrets_dir.glob("audit_signing_key*"):
         key.unlink()
