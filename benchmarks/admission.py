@@ -51,10 +51,12 @@ async def admission(
     streams: int = 4,
     quiet_s: float = 8.0,
     longest_s: float = 120.0,
+    settled: Callable[[], None] | None = None,
 ) -> Admission:
     """Run the scenario: one long prompt for each of ``prompt_tokens``, all sent at once.
 
-    A prompt that starves is given up after ``longest_s``. Raises ``RuntimeError`` when a stream ends too early, or a
+    ``settled`` is called once all streams run: a policy that starves prompts, set before, would starve theirs. A
+    prompt that starves is given up after ``longest_s``. Raises ``RuntimeError`` when a stream ends too early, or a
     window holds fewer than ``FEWEST_GAPS`` gaps a stream: then the run says nothing.
     """
     running = [
@@ -64,6 +66,8 @@ async def admission(
     try:
         readers = [asyncio.create_task(stream.read()) for stream in running]
         await _until(lambda: all(len(stream.arrivals) >= _SETTLED_TOKENS for stream in running), readers)
+        if settled is not None:
+            await asyncio.to_thread(settled)
         quiet_from = time.perf_counter()
         await asyncio.sleep(quiet_s)
         sent = time.perf_counter()

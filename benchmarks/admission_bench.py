@@ -19,6 +19,9 @@ from benchmarks.admission import Admission, admission
 from benchmarks.arguments import parser as arguments_parser
 from benchmarks.trust import percentile, refuse_when_busy, spread
 
+#: The interval under which the streams come to run that a starving policy is then set for.
+_FAIR = 4
+
 
 def main() -> None:
     parser = arguments_parser(__doc__)
@@ -64,12 +67,14 @@ def _cells(runs: list[Admission]) -> str:
 
 
 def _run(platform: processes.Platform, key: str, arm: str, arguments: argparse.Namespace) -> Admission:
-    if arm.startswith("target"):
-        platform.schedule(arguments.model, itl_target=arguments.target)
-        interval = None
-    else:
-        interval = int(arm)
+    def policy(interval: int) -> None:
         counters.scheduled(platform, arguments.model, chunk=arguments.chunk, interval=interval)
+
+    interval = None if arm.startswith("target") else int(arm)
+    if interval is None:
+        platform.schedule(arguments.model, itl_target=arguments.target)
+    else:
+        policy(interval or _FAIR)
     before = counters.read(platform)
     run = asyncio.run(
         admission(
@@ -78,6 +83,7 @@ def _run(platform: processes.Platform, key: str, arm: str, arguments: argparse.N
             key,
             prompt_tokens=[arguments.prompt_tokens],
             longest_s=arguments.longest_s,
+            settled=(lambda: policy(0)) if interval == 0 else None,
         )
     )
     ran = counters.read(platform).since(before)

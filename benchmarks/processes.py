@@ -62,7 +62,7 @@ class Platform:
         )
         return done.stdout
 
-    def schedule(self, model: str, **settings: float | None) -> None:
+    def schedule(self, model: str, **settings: float | str | None) -> None:
         """Change how the worker schedules ``model``; it follows within seconds."""
         options = [
             f"--{name.replace('_', '-')}={'none' if value is None else value}"
@@ -181,5 +181,5 @@ def _wait(ready: Any, process: subprocess.Popen[bytes], log: Path | None) -> Non
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
             tail = log.read_text()[-2000:] if log else ""
-            raise RuntimeError(f"{process.args} did not become ready (status {process.poll()})\n{tail}")
+            raise RuntimeError(f"{process.args!r} did not become ready (status {process.poll()})\n{tail}")
         time.sleep(0.2)

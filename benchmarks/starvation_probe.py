@@ -10,9 +10,12 @@ are. The script fails when either does not show.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks import counters, processes
 from benchmarks.arguments import parser as arguments_parser
@@ -49,10 +52,11 @@ def main() -> None:
     with processes.platform(arguments.state, arguments.model) as platform:
         key = platform.key()
         for interval in (arguments.interval, 0):
-            counters.scheduled(platform, arguments.model, chunk=arguments.chunk, interval=interval)
-            probe = asyncio.run(
-                _probe(platform, arguments.model, key, arguments.chunk * 14, arguments.stream_tokens)
+            counters.scheduled(platform, arguments.model, chunk=arguments.chunk, interval=arguments.interval)
+            policy = partial(
+                counters.scheduled, platform, arguments.model, chunk=arguments.chunk, interval=interval
             )
+            probe = asyncio.run(_probe(platform, key, arguments, policy))
             _print(f"interval {interval}, chunk {arguments.chunk}", probe)
             starved = probe.first_token_s > probe.drained_s
             if starved == bool(interval):
@@ -63,17 +67,20 @@ def main() -> None:
 
 
 async def _probe(
-    platform: processes.Platform, model: str, key: str, prompt_tokens: int, stream_tokens: int
+    platform: processes.Platform, key: str, arguments: argparse.Namespace, policy: Callable[[], None]
 ) -> Probe:
+    """``policy`` is set once all streams run: one that starves prompts would starve theirs."""
+    model = arguments.model
     streams = [
-        await OpenStream.start(platform.port, model, chat(prompt), stream_tokens, key)
+        await OpenStream.start(platform.port, model, chat(prompt), arguments.stream_tokens, key)
         for prompt in PROMPTS[:_STREAMS]
     ]
     readers = [asyncio.create_task(stream.read()) for stream in streams]
     while not all(len(stream.arrivals) > 2 for stream in streams):
         await asyncio.sleep(0.05)
+    await asyncio.to_thread(policy)
     before = await asyncio.to_thread(counters.read, platform)
-    asked = await OpenStream.start(platform.port, model, chat(long_prompt(prompt_tokens)), 1, key)
+    asked = await OpenStream.start(platform.port, model, chat(long_prompt(arguments.chunk * 14)), 1, key)
     reader = asyncio.create_task(asked.read())
     samples: list[Counters] = []
     while not (reader.done() and all(one.done() for one in readers)):
