@@ -32,6 +32,7 @@ from inference import messages
 from inference.dispatch.queue import dispatch_queue
 from inference.messages import GenerationTask, Sampling
 from inference.models import Generation, GenerationRequest, LanguageModel
+from inference.sequence_length import Bound, TooLong, answer_tokens
 from signalbox.configuration import configuration
 from signalbox.request_ids import current_request_id
 from signalbox.write_transactions import write_transaction
@@ -51,6 +52,7 @@ class RefusalCode(StrEnum):
     OVERLOADED = "overloaded"
     QUEUE_UNAVAILABLE = "queue_unavailable"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+    KV_MEMORY_EXCEEDED = "kv_memory_exceeded"
     NO_ENTITLEMENT = "no_entitlement"
     UNKNOWN_LANE = "unknown_lane"
     INSUFFICIENT_QUOTA = "insufficient_quota"
@@ -129,7 +131,7 @@ def accept(
 
     ``within`` runs in the accept transaction, for rows that must exist if and only if the generation does.
     """
-    max_tokens = _room_for_answer(submission)
+    max_tokens = _answer_tokens(submission)
     prompt_tokens = len(submission.prompt)
     wish = Wish(
         requested=submission.requested_lane, tokens=prompt_tokens + max_tokens, prompt_tokens=prompt_tokens
@@ -239,26 +241,35 @@ def _commit(
     return Accepted(generation_id, task, granted, created_at)
 
 
-def _room_for_answer(submission: Submission) -> int:
-    """The answer's length limit in tokens. Raises ``Refused`` when prompt and answer cannot fit together."""
-    longest = submission.model.longest_sequence
-    prompt_tokens = len(submission.prompt)
-    room = longest - prompt_tokens
-    if submission.max_tokens is None and room >= 1:
-        return min(submission.model.default_max_tokens, room)
-    if submission.max_tokens is not None and submission.max_tokens <= room:
-        return submission.max_tokens
-    wanted = f" plus {submission.max_tokens} for the answer" if submission.max_tokens is not None else ""
-    limit = (
-        f"This model's context is {longest} tokens"
-        if longest == submission.model.context_length
-        else f"The worker of this model has memory for {longest} tokens of prompt and answer"
-    )
-    raise Refused(
-        RefusalCode.CONTEXT_LENGTH_EXCEEDED,
-        f"{limit}; the prompt takes {prompt_tokens}{wanted}. Shorten the prompt or ask for a shorter answer.",
-        param="messages" if submission.route != "completions" else "prompt",
-    )
+def _answer_tokens(submission: Submission) -> int:
+    """The answer's length limit in tokens. Raises ``Refused`` when prompt and answer can never be run together."""
+    model, prompt_tokens, asked = submission.model, len(submission.prompt), submission.max_tokens
+    try:
+        return answer_tokens(
+            prompt_tokens,
+            asked,
+            default=model.default_max_tokens,
+            context=model.context_length,
+            memory=model.kv_capacity_tokens,
+        )
+    except TooLong as error:
+        wanted = "" if asked is None else f" plus {asked} for the answer"
+        takes = f"the prompt takes {prompt_tokens}{wanted}"
+        if error.bound is Bound.CONTEXT:
+            code = RefusalCode.CONTEXT_LENGTH_EXCEEDED
+            message = (
+                f"This model's context is {error.most} tokens; {takes}. Shorten the prompt or ask for a shorter "
+                "answer."
+            )
+        else:
+            code = RefusalCode.KV_MEMORY_EXCEEDED
+            message = (
+                f"The worker of this model has memory for {error.most} tokens of prompt and answer, and "
+                f"{error.need} are needed: {takes}. Shorten the prompt, ask for a shorter answer, or have the "
+                "operator raise the model's KV budget."
+            )
+        param = "messages" if submission.route != "completions" else "prompt"
+        raise Refused(code, message, param=param) from error
 
 
 def _take(choice: Choice, model: str, generation_id: UUID, tokens: int) -> list[LimitState]:

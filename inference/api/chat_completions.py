@@ -68,6 +68,7 @@ class ChatCompletionRequest(GenerationParameters):
     parameters=(IDEMPOTENCY_KEY,),
     errors=(
         ErrorCode.CONTEXT_LENGTH_EXCEEDED,
+        ErrorCode.KV_MEMORY_EXCEEDED,
         ErrorCode.NO_ENTITLEMENT,
         ErrorCode.MODEL_NOT_FOUND,
         ErrorCode.GENERATION_CANCELLED,

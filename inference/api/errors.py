@@ -57,6 +57,7 @@ class ErrorCode(StrEnum):
     INVALID_VALUE = "invalid_value"
     UNSUPPORTED_PARAMETER = "unsupported_parameter"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+    KV_MEMORY_EXCEEDED = "kv_memory_exceeded"
     INVALID_PROMPT = "invalid_prompt"
     UNKNOWN_LANE = "unknown_lane"
     # The caller may not.

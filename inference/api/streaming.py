@@ -65,6 +65,9 @@ def failure_of(end: End) -> ApiError:
         return ApiError(code, message)
     if end.state is EndState.EXPIRED:
         return expired(end.cancel_reason)
+    if end.failure is not None and end.failure.code == ErrorCode.KV_MEMORY_EXCEEDED:
+        # Its worker's memory shrank before this was known at the door: the answer is the one that is given there.
+        return ApiError(ErrorCode.KV_MEMORY_EXCEEDED, end.failure.message)
     if end.failure is not None:
         return ApiError(ErrorCode.GENERATION_FAILED, end.failure.message, failure=end.failure.code)
     return ApiError(ErrorCode.GENERATION_FAILED, "The generation failed.")

@@ -42,7 +42,7 @@ from inference.worker.requests import (
 )
 from inference.worker.room_making import room_for, victims_of
 from inference.worker.roster import Roster
-from inference.worker.sequences import TOO_LARGE, RunningSequence, failed_end
+from inference.worker.sequences import RunningSequence, failed_end, too_large
 from inference.worker.slot import SpeculativeSlot
 from inference.worker.speculation_profile import SpeculationProfile
 from inference.worker.tick_account import TickAccount
@@ -371,7 +371,10 @@ class TickLoop:
             if claim.epoch == 1:
                 wait_s = max(0.0, time.time() - task.accepted_at)
                 self._metrics.lane(task.lane).queue_wait.observe(wait_s)
-            entries = self._first_entries(sequence, claim) if fits else sequence.fail(0, TOO_LARGE)
+            if fits:
+                entries = self._first_entries(sequence, claim)
+            else:
+                entries = sequence.fail(0, too_large(task.cost, self._memory.longest_sequence()))
             if not (entries and isinstance(entries[-1], End)):
                 self.roster.admit(sequence)
         except Exception:  # noqa: BLE001 (whatever it is, it costs this generation only)

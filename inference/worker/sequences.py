@@ -30,12 +30,13 @@ INTERNAL_ERROR = Failure(
 )
 
 
-#: What a client is told whose prompt and answer together are larger than the worker's memory for caches.
-TOO_LARGE = Failure(
-    code="kv_memory_exceeded",
-    message="Prompt and max_tokens together need more memory than the model's worker has for one sequence. Send a "
-    "shorter prompt, or ask for fewer tokens.",
-)
+def too_large(need: int, most: int) -> Failure:
+    """What a client is told whose prompt and answer ``need`` more tokens of memory than the ``most`` that there are."""
+    return Failure(
+        code="kv_memory_exceeded",
+        message=f"Prompt and answer need memory for {need} tokens, and the model's worker has memory for {most}. "
+        "Send a shorter prompt, ask for a shorter answer, or have the operator raise the model's KV budget.",
+    )
 
 
 class ReplayMismatchError(Exception):

@@ -79,12 +79,14 @@ def test_what_cannot_fit_is_refused_with_both_numbers(
     assert _nothing_is_left(valkey, model.name)
 
 
-def test_what_there_is_no_memory_for_is_refused_with_both_numbers(valkey: redis.Redis) -> None:
+def test_f15_what_there_is_no_memory_for_is_refused_with_both_numbers(valkey: redis.Redis) -> None:
     model = LanguageModelFactory(context_length=100, kv_capacity_tokens=64, default_max_tokens=60)
     assert accepted(model, prompt=[1] * 10, max_tokens=None).task.max_tokens == 54
     with pytest.raises(Refused, match=r"memory for 64 tokens.*takes 10 plus 55") as refusal:
         accepted(model, prompt=[1] * 10, max_tokens=55)
-    assert refusal.value.code is RefusalCode.CONTEXT_LENGTH_EXCEEDED
+    assert refusal.value.code is RefusalCode.KV_MEMORY_EXCEEDED
+    with every_tenant("the test counts"):
+        assert Generation.objects.count() == 1, "the one that fits"
 
 
 def test_a_tenant_without_an_entitlement_is_refused_and_leaves_nothing(valkey: redis.Redis) -> None:

@@ -11,6 +11,7 @@ const ERRORS = {
   service_unavailable: ["A part of the server cannot be reached", true],
   internal_error: ["The server failed on this", true],
   context_length_exceeded: ["This chat has become too long for the model", false],
+  kv_memory_exceeded: ["This chat has become too long for the server's memory", false],
   no_entitlement: ["Your tenant may not use this lane", false],
   unknown_lane: ["This lane does not exist any more", false],
   model_not_found: ["This model is not offered any more", false],

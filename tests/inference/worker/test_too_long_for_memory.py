@@ -1,0 +1,74 @@
+"""F15: what can never fit the worker's memory is refused where it is sent; what came before that was known there is
+ended by the worker, with the same code and both numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+import pytest
+import redis
+
+from accounts.models import Reservation
+from accounts.tenancy import every_tenant
+from inference.api.streaming import failure_of
+from inference.dispatch import token_log
+from inference.dispatch.queue import dispatch_queue
+from inference.intake import RefusalCode, Refused
+from inference.messages import EndState
+from inference.models import Generation, LanguageModel
+from inference.models.generation import GenerationState
+from tests.inference.dispatch.conftest import wait_until
+from tests.inference.doors import row
+from tests.inference.worker.conftest import PROMPT, WorkerInThread, end_of, submit
+
+#: Of the tiny model, 512 bytes a token: what a MiB has room for, a quarter of its context.
+CAPACITY = 2048
+
+
+@pytest.fixture
+def model_of_a_mib(model: LanguageModel, start_worker: Callable[..., WorkerInThread]) -> LanguageModel:
+    """Served by a worker with a MiB for caches, which has told how much that is."""
+    LanguageModel.objects.update(kv_budget_mib=1)
+    model.refresh_from_db()
+    start_worker()
+    model.refresh_from_db()
+    assert model.kv_capacity_tokens == CAPACITY < model.context_length
+    return model
+
+
+def test_f15_what_exceeds_the_whole_budget_is_refused_with_both_numbers_and_never_queued(
+    model_of_a_mib: LanguageModel, valkey: redis.Redis
+) -> None:
+    most = CAPACITY - len(PROMPT)
+    with pytest.raises(
+        Refused, match=f"memory for {CAPACITY} tokens .* {CAPACITY + 1} are needed"
+    ) as refusal:
+        submit(model_of_a_mib, max_tokens=most + 1)
+    assert (refusal.value.code, refusal.value.retry_after_s) == (RefusalCode.KV_MEMORY_EXCEEDED, None)
+    with every_tenant("the test looks for leftovers"):
+        assert not Generation.objects.exists()
+        assert not Reservation.objects.exists()
+    assert dispatch_queue().depths(model_of_a_mib.name) == {}
+    # The very longest that is let in has its memory.
+    generation = submit(model_of_a_mib, max_tokens=most)
+    wait_until(lambda: len(token_log.read(valkey, generation)) > 1)
+    assert row(generation).state == GenerationState.RUNNING
+
+
+def test_f15_what_was_accepted_before_the_memory_was_known_is_ended_with_the_same_words(
+    model_of_a_mib: LanguageModel, valkey: redis.Redis
+) -> None:
+    model_of_a_mib.kv_capacity_tokens = None  # as the door still knows the model
+    generation = submit(model_of_a_mib, max_tokens=3000)
+    wait_until(lambda: row(generation).state == GenerationState.FAILED)
+    end = end_of(token_log.read(valkey, generation))
+    assert end.state is EndState.FAILED
+    assert (end.usage.prompt_tokens, end.usage.completion_tokens) == (0, 0)
+    told = failure_of(end)
+    assert (told.status, told.code.value, told.retry) == (HTTPStatus.BAD_REQUEST, "kv_memory_exceeded", False)
+    assert told.body()["error"]["code"] == RefusalCode.KV_MEMORY_EXCEEDED.value
+    assert f"memory for {len(PROMPT) + 3000} tokens" in told.message
+    assert f"memory for {CAPACITY}." in told.message
+    with every_tenant("the test looks for leftovers"):
+        assert not Reservation.objects.filter(settled_at=None).exists()
