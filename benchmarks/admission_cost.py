@@ -147,7 +147,7 @@ def _line(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise RuntimeError(f"{process.args} ended; run it by hand to see why")
+        raise RuntimeError(f"{process.args!r} ended; run it by hand to see why")
     answer: dict[str, Any] = json.loads(line)
     return answer
 

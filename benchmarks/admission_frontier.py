@@ -13,6 +13,7 @@ import contextlib
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks import counters, processes
@@ -52,10 +53,10 @@ def main() -> None:
             port = stack.enter_context(
                 processes.mlx_server(directory, arguments.state / "blas", prefill_step=step)
             )
-            arms[name] = lambda port=port: _run(port, str(directory), "none")
+            arms[name] = partial(_run, port, str(directory), "none")
         for chunk in arguments.chunks:
             for interval in arguments.intervals:
-                arms[f"chunk {chunk}, interval {interval}"] = lambda c=chunk, i=interval: ours(c, i)
+                arms[f"chunk {chunk}, interval {interval}"] = partial(ours, chunk, interval)
         runs: dict[str, list[Admission]] = {arm: [] for arm in arms}
         for _ in range(arguments.repeats):
             for arm, run in arms.items():

@@ -61,7 +61,7 @@ class Door:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self._process.args} ended; run it by hand to see why")
+            raise RuntimeError(f"{self._process.args!r} ended; run it by hand to see why")
         return Run(**json.loads(line))
 
 

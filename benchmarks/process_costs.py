@@ -75,7 +75,7 @@ def _by_role(state_dir: Path) -> dict[str, list[psutil.Process]]:
 
 
 def _cpu_seconds(found: list[psutil.Process]) -> float:
-    return sum(process.cpu_times().user + process.cpu_times().system for process in found)
+    return float(sum(process.cpu_times().user + process.cpu_times().system for process in found))
 
 
 def _memory(process: psutil.Process) -> int:

@@ -35,10 +35,10 @@ def main(model_directory: str, blas_directory: str) -> None:
         arrivals: dict[int, list[float]] = {uid: [] for uid in uids}
         running = len(uids)
         while running:
-            for response in generator.next_generated():
+            for response in generator.next_generated():  # type: ignore[no-untyped-call]
                 arrivals[response.uid].append(time.perf_counter() - started)
                 running -= response.finish_reason is not None
-        generator.close()
+        generator.close()  # type: ignore[no-untyped-call]
         print(json.dumps({"arrivals": list(arrivals.values())}), flush=True)
 
 

@@ -19,7 +19,7 @@ def main(model_directory: str, port: str, blas_directory: str, *options: str) ->
 
     own = ["--model", model_directory, "--port", port, "--log-level", "ERROR"]
     sys.argv = ["mlx_lm.server", *own, *options]
-    server.main()
+    server.main()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":
