@@ -6,11 +6,10 @@ import itertools
 import math
 from dataclasses import replace
 
-import pytest
 from hypothesis import example, given
 
 from inference.scheduling.preemption import MOST_PREEMPTIONS
-from inference.scheduling.tick import Action, PrefillLimits
+from inference.scheduling.tick import PrefillLimits
 from tests.inference.scheduling.simulation import (
     AMPLE,
     LANE_WINDOW,
@@ -174,20 +173,3 @@ def test_equals_wait_for_a_row() -> None:
         worker.tick()
     worker.run_dry()
     assert all(stream.preempted == 0 for stream in streams)
-
-
-@pytest.mark.parametrize("prompt", [7, 8, 9, 200])
-def test_f4_f5_streams_go_on_beside_40_prompts_of_any_length(prompt: int) -> None:
-    """Just under, at and just above a chunk, and very long: a chunk's debt is paid in decode ticks by all that wait, so
-    every second tick at least is the streams'."""
-    worker = Worker(Machine(PrefillLimits(8, 4), rows=64))
-    streams = [worker.arrive("a", 2, 4, 80, 80) for _ in range(8)]
-    while not all(stream.produced for stream in streams):
-        worker.tick()
-    for _ in range(40):
-        worker.arrive("b", 1, prompt, 4, 4)
-    before = [stream.produced for stream in streams]
-    actions = [worker.tick() for _ in range(40)]
-    assert Action.PREFILL in actions
-    assert all(stream.produced - start >= 20 for stream, start in zip(streams, before, strict=True))
-    worker.run_dry()
