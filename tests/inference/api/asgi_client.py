@@ -104,9 +104,10 @@ class AsgiClient:
         *,
         raw: bytes | None = None,
         headers: dict[str, str] | None = None,
+        exchange: Exchange | None = None,
     ) -> AsyncIterator[Exchange]:
-        """Start a request; on leaving, whatever of it still runs is ended."""
-        exchange = Exchange()
+        """Start a request; on leaving, whatever of it still runs is ended. ``exchange``: a client of another kind."""
+        exchange = exchange or Exchange()
         content = raw if raw is not None else json.dumps(body).encode() if body is not None else b""
         sent_headers = {"host": "localhost"}
         if self.key is not None:

@@ -114,6 +114,11 @@ class Hand:
                     return Run(self._client, claimed)
                 await asyncio.sleep(0.01)
 
+    async def take_if_any(self) -> Run | None:
+        """Claim the next generation, if one waits."""
+        claimed = await asyncio.to_thread(self._claim)
+        return None if claimed is None else Run(self._client, claimed)
+
     async def answer(self, texts: Sequence[str], reason: FinishReason = FinishReason.STOP) -> Run:
         """Take the next generation and run it to its end."""
         run = await self.take()

@@ -149,7 +149,7 @@ async def test_who_never_says_who_they_are_is_closed(
         "",
     ],
 )
-async def test_a_foreign_origin_with_a_session_is_refused(
+async def test_a12_a_foreign_origin_with_a_session_is_refused(
     session: str, origin: str, model: LanguageModel
 ) -> None:
     assert await SocketClient(session=session, origin=origin).is_refused()

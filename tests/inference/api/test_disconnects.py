@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+import redis
 from asgiref.sync import sync_to_async
 from django.http.response import HttpResponseBase
 
@@ -18,9 +19,10 @@ from inference.dispatch.delivery import delivery
 from inference.messages import CancelReason
 from inference.models import Generation
 from signalbox.connections import ServerClose
-from tests.inference.api.asgi_client import AsgiClient
+from tests.inference.api.asgi_client import AsgiClient, Exchange
 from tests.inference.api.bodies import CHAT, TEXT, chat, text
-from tests.inference.api.hand import Hand
+from tests.inference.api.hand import Hand, Run
+from tests.inference.api.test_limits import held
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -174,6 +176,52 @@ async def test_s13_hanging_up_between_the_responses_start_and_its_first_byte_lea
         assert exchange.status is None
     assert await run.cancelled() is CancelReason.CLIENT_DISCONNECTED
     assert delivery().following == 0
+
+
+class _LeavesAtTheHead(Exchange):
+    """Hangs up on the answer's head, before the application can send the first byte behind it."""
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await super().send(message)
+        if message["type"] == "http.response.start":
+            assert self.sent == b""
+            self.hang_up()
+            await let_the_application_notice()
+
+
+async def test_s13_a_hundred_clients_that_leave_there_leak_nothing(
+    api: AsgiClient, hand: Hand, valkey: redis.Redis
+) -> None:
+    """Some while they wait, and some as the first text comes."""
+
+    async def leave(number: int) -> None:
+        told = {"stream_options": {"include_progress": True}} if number % 2 else {}
+        body = chat(f"Client {number}", stream=True, **told)
+        async with api.open("POST", CHAT, body, exchange=_LeavesAtTheHead()) as exchange:
+            await exchange.end()
+            assert exchange.status == 200
+
+    leaving = [asyncio.create_task(leave(number)) for number in range(100)]
+    runs: list[Run] = []
+    while not all(task.done() for task in leaving):
+        run = await hand.take_if_any()
+        if run is None:
+            await asyncio.sleep(0.01)
+        else:
+            runs.append(run)
+            await run.say("Hello")
+    await asyncio.gather(*leaving)
+    for run in runs:
+        assert await run.cancelled() is CancelReason.CLIENT_DISCONNECTED
+        await run.end_cancelled(CancelReason.CLIENT_DISCONNECTED)
+    left = await generations()
+    assert len(left) == 100
+    assert {(one.state, one.cancel_reason) for one in left} == {("cancelled", "client_disconnected")}
+    assert delivery().following == 0
+    assert await hand.finds_nothing()
+    assert await held() == (0, 0)
+    kinds = ("places", "queue", "fifo", "leases", "cancels")
+    assert [key for kind in kinds for key in valkey.keys(f"dispatch:{kind}:*")] == []
 
 
 async def test_a_resumable_generation_goes_on_when_its_client_hangs_up(api: AsgiClient, hand: Hand) -> None:
