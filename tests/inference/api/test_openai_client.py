@@ -107,11 +107,44 @@ def test_a_completion_is_the_same_whole_and_streamed(client: OpenAI) -> None:
     assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
 
 
-def test_a_seed_gives_the_same_answer_and_another_seed_another(client: OpenAI) -> None:
+def test_v7_a_seed_gives_the_same_answer_and_another_seed_another(client: OpenAI) -> None:
     options = {"temperature": 1.5, "max_tokens": 24}
     first, same, other = (ask(client, seed=seed, **options) for seed in (7, 7, 8))
     assert first.choices[0].message.content == same.choices[0].message.content
     assert first.choices[0].message.content != other.choices[0].message.content
+
+
+def test_v7_a_seed_gives_the_same_answer_in_a_busy_batch(client: OpenAI) -> None:
+    """Whoever else is in it, with whatever seed, and as long as the others' prompts and answers may be."""
+    options = {"temperature": 1.5, "max_tokens": 40}
+    alone = {seed: ask(client, seed=seed, **options).choices[0].message.content for seed in range(4)}
+    assert len(set(alone.values())) == len(alone)
+
+    def one(number: int) -> bool:
+        if number % 3 == 2:
+            ask(
+                client,
+                f"Somebody else, {number}. " * (number // 3 + 1),
+                temperature=1,
+                max_tokens=10 + 9 * number,
+            )
+            return True
+        seed = number % len(alone)
+        return ask(client, seed=seed, **options).choices[0].message.content == alone[seed]
+
+    with ThreadPoolExecutor(12) as pool:
+        assert all(pool.map(one, range(24)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_v7_several_choices_are_refused_by_name(client: OpenAI, stream: bool) -> None:
+    with pytest.raises(openai.BadRequestError) as chat:
+        ask(client, n=3, stream=stream)
+    with pytest.raises(openai.BadRequestError) as text:
+        client.completions.create(model="tiny", prompt="Hello", n=3, stream=stream)
+    for refusal in (chat.value, text.value):
+        assert (refusal.status_code, refusal.code, refusal.param) == (400, "unsupported_parameter", "n")
+        assert "`n` is not supported by this server: only `1` is accepted" in refusal.message
 
 
 def test_s6_a_stop_string_ends_the_answer_and_is_not_part_of_it(client: OpenAI) -> None:
@@ -127,21 +160,6 @@ def test_s6_a_stop_string_ends_the_answer_and_is_not_part_of_it(client: OpenAI) 
         )
         joined = "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
         assert joined == whole.choices[0].message.content
-
-
-def test_c1_parallel_answers_are_each_what_they_are_alone(client: OpenAI) -> None:
-    """32 at once, each with its own marker word; the tiny model may not say the word, so the answers are compared."""
-    questions = [
-        f"Marker {number} {word}: what follows?" for number, word in enumerate(["tick", "lane"] * 16)
-    ]
-    alone = [ask(client, question).choices[0].message.content for question in questions]
-    assert len(set(alone)) > len(alone) // 2
-    with ThreadPoolExecutor(len(questions)) as pool:
-        together = [
-            answer.choices[0].message.content
-            for answer in pool.map(lambda question: ask(client, question), questions)
-        ]
-    assert together == alone
 
 
 async def test_async_streams_run_side_by_side(async_client: AsyncOpenAI) -> None:
