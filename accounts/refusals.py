@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import unicodedata
 from enum import StrEnum
+from typing import Final
 
+from accounts.credential_text import CONTAINS_CREDENTIAL
 from accounts.key_text import CONTAINS_KEY
+
+#: Unicode's categories of what is not seen: line breaks and other controls, marks that turn the direction of what
+#: follows, halves of characters. With them a name looks like another one, or like several lines.
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: Which several scripts and emoji are written with: joined, and not joined.
+_JOINERS: Final = frozenset("\u200c\u200d")
 
 
 class ChangeRefusal(StrEnum):
@@ -12,6 +21,8 @@ class ChangeRefusal(StrEnum):
 
     INVALID = "invalid"
     CONTAINS_KEY = "contains_key"
+    #: A credential of somebody else.
+    CONTAINS_CREDENTIAL = "contains_credential"
     NAME_TAKEN = "name_taken"
     TENANT_CLOSED = "tenant_closed"
     KEY_REVOKED = "key_revoked"
@@ -25,6 +36,8 @@ class ChangeRefusal(StrEnum):
     #: Only closed accounts can be erased.
     USER_OPEN = "user_open"
     USER_ERASED = "user_erased"
+    #: The account to be erased is the one that the command runs under, and would be recorded again.
+    OWN_ACCOUNT = "own_account"
     #: Generations of theirs have not all ended.
     STILL_RUNNING = "still_running"
     ALREADY_A_MEMBER = "already_a_member"
@@ -53,23 +66,48 @@ class ChangeRefusal(StrEnum):
 class ChangeRefused(Exception):
     """The change was not made; nothing of it is left. ``field`` names the input that is at fault, if one is.
 
-    What looks like an API key in the message (an input that it repeats) is masked.
+    What looks like an API key or another credential in the message (an input that it repeats) is masked.
     """
 
     def __init__(self, code: ChangeRefusal, message: str, *, field: str | None = None) -> None:
         self.code = code
-        self.message = CONTAINS_KEY.sub("***", message)
+        self.message = CONTAINS_CREDENTIAL.sub("***", CONTAINS_KEY.sub("***", message))
         super().__init__(self.message)
         self.field = field
 
 
 def checked_text(text: str, *, field: str, most: int, least: int = 1) -> str:
-    """``text`` without space around it, if it has ``least`` to ``most`` characters and no API key in it.
+    """``text`` as a name or a remark: on one line, without space around it, of ``least`` to ``most`` characters.
 
-    A key that somebody pastes into a name would be stored and shown. Raises ``ChangeRefused``.
+    It is shown to others and recorded, so that it holds no credential, and nothing that is not seen. Raises
+    ``ChangeRefused``.
     """
-    text = text.strip()
-    if not least <= len(text) <= most:
+    text = checked_content(text.strip(), field=field, most=most, least=least)
+    for place, character in enumerate(text, start=1):
+        if unicodedata.category(character) in _UNSEEN and character not in _JOINERS:
+            raise ChangeRefused(
+                ChangeRefusal.INVALID,
+                f"The {field} has a line break or another character that is not seen, at place {place} "
+                f"(U+{ord(character):04X}). Leave it out.",
+                field=field,
+            )
+    if CONTAINS_CREDENTIAL.search(text):
+        raise ChangeRefused(
+            ChangeRefusal.CONTAINS_CREDENTIAL,
+            f"The {field} contains what looks like a credential (an access token, a private key, a password in a URL), "
+            "and would be shown. Leave it out.",
+            field=field,
+        )
+    return text
+
+
+def checked_content(text: str, *, field: str, most: int, least: int = 1) -> str:
+    """``text`` to the letter, if it has ``least`` to ``most`` characters and no API key of ours in it.
+
+    For what is used and not recorded, as a prompt: it may have lines, and a URL may be a secret. Raises
+    ``ChangeRefused``.
+    """
+    if len(text) > most or len(text.strip()) < least:
         raise ChangeRefused(
             ChangeRefusal.INVALID,
             f"The {field} has {least} to {most} characters; this one has {len(text)}.",

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from accounts import audit
 from accounts.principal import Actor
-from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
+from accounts.refusals import ChangeRefusal, ChangeRefused, checked_content, checked_text
 from inference.models import LanguageModel, PublishedPrefix
 from inference.tokenization import tokenizer
 from inference.tokenization.system_prefix import system_prefix
@@ -34,7 +34,7 @@ def publish(*, model: LanguageModel, name: str, text: str, actor: Actor) -> Publ
     put at the beginning of a chat, or that leaves no room for one.
     """
     text = text.replace("\r\n", "\n")
-    checked_text(text, field="text", most=_MOST_TEXT_CHARACTERS)
+    checked_content(text, field="text", most=_MOST_TEXT_CHARACTERS)
     name = checked_text(name, field="name", most=_MOST_NAME_CHARACTERS)
     _check_tokens(model, text)
     with transaction.atomic():

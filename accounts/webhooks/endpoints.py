@@ -17,7 +17,7 @@ from accounts.audit import ObjectRef
 from accounts.audit.values import MASK
 from accounts.models import Tenant, User, WebhookEndpoint
 from accounts.principal import Actor
-from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
+from accounts.refusals import ChangeRefusal, ChangeRefused, checked_content, checked_text
 from accounts.tenancy import tenant_scope
 from accounts.webhooks import signing
 from accounts.webhooks.targets import TargetRefused, allowed_hosts, check, target_of
@@ -159,7 +159,7 @@ def _checked_url(url: str, others: list[WebhookEndpoint]) -> str:
         raise ChangeRefused(
             ChangeRefusal.NAME_TAKEN, "There is a webhook endpoint with this URL already.", field="url"
         )
-    return checked_text(url, field="url", most=500)
+    return checked_content(url, field="url", most=500)
 
 
 def _checked_description(description: str) -> str:

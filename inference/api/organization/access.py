@@ -31,6 +31,7 @@ LONGEST_LIFE_S: Final = 10 * 365 * 24 * 3600
 _CODES: Final = {
     ChangeRefusal.INVALID: ErrorCode.INVALID_VALUE,
     ChangeRefusal.CONTAINS_KEY: ErrorCode.INVALID_VALUE,
+    ChangeRefusal.CONTAINS_CREDENTIAL: ErrorCode.INVALID_VALUE,
     ChangeRefusal.NAME_TAKEN: ErrorCode.INVALID_VALUE,
     ChangeRefusal.OPERATORS_ONLY: ErrorCode.INSUFFICIENT_SCOPE,
 }
