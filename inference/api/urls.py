@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from django.urls import URLPattern, path, re_path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularAPIView
 
 from inference.api.chat_completions import create_chat_completion
 from inference.api.completions import create_completion
+from inference.api.documentation import DocumentationPage
 from inference.api.generations import cancel_generation, read_events, retrieve_generation
 from inference.api.limits import retrieve_limits
 from inference.api.middleware import unknown_url
@@ -32,5 +33,5 @@ urlpatterns: Final[list[URLPattern]] = [
 
 documentation_urlpatterns: Final[list[URLPattern]] = [
     path("api/schema/", SpectacularAPIView.as_view(), name="api-schema"),
-    path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="api-schema"), name="api-docs"),
+    path("api/docs/", DocumentationPage.as_view(url_name="api-schema"), name="api-docs"),
 ]

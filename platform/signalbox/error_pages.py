@@ -1,7 +1,8 @@
 """The pages for what is not there and what is not allowed: the site's own look, or plain where it cannot be had.
 
 The look needs the static files' manifest. Where those were not collected, an error page that asks for them would be a
-second error, and a mistyped address would look like a fault of the server.
+second error, and a mistyped address would look like a fault of the server. Every other page is then answered with a
+plain one that says what is missing to whoever can help.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from django.template.loader import render_to_string
 from django.views.decorators.csrf import requires_csrf_token
 
 from accounts.audit.recording import kept_from_recording
+from signalbox.static_files import MissingStaticFile
 
 _LOOK: Final = "signalbox/problem.html"
 _PLAIN: Final = "signalbox/plain_problem.html"
@@ -44,15 +46,29 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 @requires_csrf_token
 def server_error(request: HttpRequest) -> HttpResponse:
-    """500. Where it was the audit that failed, and the change with it, the page says that nothing was changed."""
-    template = "500_not_recorded.html" if kept_from_recording(sys.exception()) else "500.html"
+    """500. Where it was the audit that failed, and the change with it, the page says that nothing was changed.
+
+    503 where the page needs static files that were not collected: nothing broke, it was not set up.
+    """
+    error = sys.exception()
+    if isinstance(error, MissingStaticFile):
+        _log_missing(error)
+        answer = HttpResponse(render_to_string("503.html"), status=HTTPStatus.SERVICE_UNAVAILABLE)
+        # In one line, which says what to do, and not once more with a traceback.
+        answer._has_been_logged = True  # type: ignore[attr-defined]
+        return answer
+    template = "500_not_recorded.html" if kept_from_recording(error) else "500.html"
     return HttpResponseServerError(render_to_string(template))
 
 
 def _page(request: HttpRequest, template: str, status: HTTPStatus) -> HttpResponse:
     try:
         return render(request, template, {"look": _LOOK}, status=status)
-    except ValueError as error:
-        # So the static files' storage says that its manifest lacks a file.
-        _log.error("static_files_missing", error=str(error), remedy="run `manage.py collectstatic`")
+    except MissingStaticFile as error:
+        _log_missing(error)
         return render(request, template, {"look": _PLAIN}, status=status)
+
+
+def _log_missing(error: MissingStaticFile) -> None:
+    remedy = "run `make up`, or `manage.py vendor_assets` and then `manage.py collectstatic`, and start the site anew"
+    _log.error("static_files_missing", error=str(error), remedy=remedy)

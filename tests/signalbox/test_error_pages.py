@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from accounts.audit import AuditError
 from signalbox.error_pages import server_error as our_server_error
-from tests.factories import UserFactory
+from tests.factories import OperatorFactory, UserFactory
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,49 @@ def test_without_collected_static_files_every_error_page_is_there_and_plain(
     missing = [line for line in lines if line["event"] == "static_files_missing"]
     assert len(missing) == (0 if status == 400 else 1)
     assert not any(line.get("exc_info") for line in lines)
+
+
+def _a_page(client: Client) -> Any:
+    return client.get(reverse("login"))
+
+
+def _the_admin(client: Client) -> Any:
+    client.force_login(OperatorFactory())
+    return client.get(reverse("admin:accounts_lane_changelist"))
+
+
+def _a_form_that_is_sent(client: Client) -> Any:
+    client.force_login(OperatorFactory())
+    return client.post(reverse("admin:accounts_lane_add"), {"name": ""})
+
+
+def _the_api_s_description(client: Client) -> Any:
+    return client.get(reverse("api-docs"))
+
+
+@pytest.mark.usefixtures("valkey")
+@pytest.mark.django_db
+@pytest.mark.parametrize("asked", [_a_page, _the_admin, _a_form_that_is_sent, _the_api_s_description])
+def test_without_collected_static_files_every_other_page_says_so_and_one_line_says_what_to_do(
+    asked: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with capture_logs() as lines:
+        answer = asked(Client(raise_request_exception=False))
+    assert answer.status_code == 503
+    page = answer.content.decode()
+    assert "not set up yet" in page
+    assert "/static/" not in page
+    [missing] = [line for line in lines if line["event"] == "static_files_missing"]
+    assert "is not among the static files that were collected" in missing["error"]
+    assert "manage.py collectstatic" in missing["remedy"]
+    assert not any(line.get("exc_info") for line in lines)
+    assert not any(record.exc_info for record in caplog.records)
+
+
+@pytest.mark.django_db
+def test_the_api_needs_no_static_files(valkey: Any) -> None:
+    assert Client(raise_request_exception=False).get("/api/schema/").status_code == 200
+    assert Client(raise_request_exception=False).get("/health/live").status_code == 200
 
 
 @pytest.mark.usefixtures("_admin_pages")
