@@ -19,6 +19,10 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "signalbox.settings")
     from django.core.management import execute_from_command_line
 
+    from signalbox.typed_keys import objection_to
+
+    if objection := objection_to(sys.argv[1:]):
+        sys.exit(objection)
     execute_from_command_line(sys.argv)
 
 
