@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,91 +10,25 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpResponse, HttpResponseBase
 from django.test import Client
-from django.urls import URLPattern, URLResolver, reverse
-from django.urls.resolvers import RoutePattern
-from django.utils import timezone
+from django.urls import reverse
 
 from accounts import users
 from accounts.audience import Audience, only_reads, sees
-from accounts.audit import sealing
-from accounts.models import ApiKey, AuditEvent, AuditVerification, LaneAssignment, User
+from accounts.models import ApiKey, AuditEvent, AuditVerification, User
 from accounts.tenancy import every_tenant
-from tests.accounts.audit.chains import assignment
-from tests.factories import (
-    ACTOR,
-    ApiKeyFactory,
-    BudgetEventFactory,
-    ConversationFactory,
-    EntitlementFactory,
-    GenerationFactory,
-    MembershipFactory,
-    OperatorFactory,
-    UserFactory,
-    WebhookDeliveryFactory,
-    WorkerFactory,
-)
+from tests.accounts.admin.addresses import ADMIN, make_rows
+from tests.factories import ACTOR, OperatorFactory, UserFactory
 from tests.fixtures.admin import save
-
-admin.autodiscover()
-#: What an auditor may send something to: leaving, and what only reads. Signing in leads on who is in.
-OPEN = {"login", "logout", "accounts_audit_verify", "accounts_audit_export"}
-
-
-def _addresses(patterns: list[Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Every address of the admin, with something in the place of each of its parts, and its name."""
-    for pattern in patterns:
-        route = str(pattern.pattern) if isinstance(pattern.pattern, RoutePattern) else ""
-        if isinstance(pattern, URLResolver):
-            yield from _addresses(list(pattern.url_patterns), before + route)
-        elif isinstance(pattern, URLPattern) and isinstance(pattern.pattern, RoutePattern):
-            filled = re.sub(r"<int:\w+>", "1", before + route)
-            filled = re.sub(r"<slug:\w+>", "high", filled)
-            yield re.sub(r"<(?:\w+:)?\w+>", str(uuid.UUID(int=1)), filled), str(pattern.name)
-
-
-ADDRESSES = sorted({("/admin/" + address, name) for address, name in _addresses(admin.site.urls[0])})
 
 
 @pytest.fixture
 def _rows(_admin_pages: None) -> None:
-    """A row or two of everything, all of the same id where that is free."""
-    the_id = uuid.UUID(int=1)
-    ApiKeyFactory(id=the_id)
-    EntitlementFactory(id=the_id)
-    MembershipFactory(user=UserFactory(id=the_id, username="the-one"))
-    GenerationFactory(id=the_id)
-    WorkerFactory()
-    ConversationFactory()
-    BudgetEventFactory()
-    WebhookDeliveryFactory()
-    users.create(username="recorded", actor=ACTOR)
-    with every_tenant("test"):
-        LaneAssignment.objects.bulk_create([assignment(generation_id=the_id)])
-    sealing.seal(timezone.now())
-
-
-def test_there_are_addresses_to_try() -> None:
-    names = {name for _, name in ADDRESSES}
-    assert len(ADDRESSES) > 120
-    assert names >= OPEN
-    assert {"accounts_user_erase", "accounts_audit_settings", "accounts_entitlement_approve"} <= names
-
-
-@pytest.mark.usefixtures("_rows")
-def test_an_auditor_changes_nothing_at_any_address_of_the_admin(as_auditor: Client) -> None:
-    head = AuditEvent.objects.count()
-    for address, name in ADDRESSES:
-        if name in OPEN:
-            continue
-        for method in ("post", "put", "patch", "delete"):
-            answer = getattr(as_auditor, method)(address, {"post": "yes", "confirmed": "yes"})
-            assert answer.status_code == 403, (method, address)
-    assert AuditEvent.objects.count() == head
+    make_rows()
 
 
 @pytest.mark.usefixtures("_rows")
 def test_who_may_only_look_sends_nothing_either(as_onlooker: Client) -> None:
-    for address, name in ADDRESSES:
+    for address, name in ADMIN:
         if name not in ("login", "logout"):
             assert as_onlooker.post(address, {"post": "yes"}).status_code == 403, address
     assert not AuditVerification.objects.exists()
@@ -105,7 +37,7 @@ def test_who_may_only_look_sends_nothing_either(as_onlooker: Client) -> None:
 @pytest.mark.usefixtures("_rows")
 def test_an_auditor_reads_the_audit_what_it_leads_to_and_nothing_else(as_auditor: Client) -> None:
     read, refused = set(), set()
-    for address, name in ADDRESSES:
+    for address, name in ADMIN:
         status = as_auditor.get(address).status_code
         assert status in (200, 302, 403, 404, 405), address
         {200: read, 403: refused}.get(status, set()).add(name)
