@@ -1,9 +1,10 @@
 """Which lane a generation gets, by what right, and what is held back for it.
 
 The rule is ``accounts.lane_resolution``. ``plan`` reads where everything stands, before anything is taken, and lets the
-rule choose; ``admit`` takes what was chosen, in the caller's transaction, by what the locked rows say. What was lost in
-between (another request was faster, an entitlement ended) is told to the plan, which then chooses again: each time it
-knows one more limit to be short or one right to be gone, so that it comes to an end.
+rule choose; ``admit`` takes what was chosen, in the caller's transaction, by what the locked rows say. A limit that
+another request was faster to take is told to the plan, which then chooses again: each time it knows one more to be
+short, so that it comes to an end. Where the right itself has ended in between, everything is read anew: another may
+have taken its place.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
+
+from django.utils import timezone
 
 from accounts import reservations
 from accounts.lane_resolution import (
@@ -34,7 +37,8 @@ from accounts.tenancy import tenant_scope
 
 
 class RightLost(Exception):
-    """The entitlement that was chosen gives no right any more: the caller's transaction is to be rolled back."""
+    """The entitlement that was chosen gives no right any more: the caller's transaction is to be rolled back, and a new
+    plan made."""
 
     def __init__(self, entitlement_id: UUID) -> None:
         super().__init__(f"entitlement {entitlement_id} has ended")
@@ -119,10 +123,6 @@ class Plan:
                 right = self._rights[entitlement_id]
                 self._rights[entitlement_id] = replace(right, limits=(*right.limits, state))
 
-    def is_lost(self, entitlement_id: UUID) -> None:
-        """The entitlement was found to have ended."""
-        self._rights.pop(entitlement_id, None)
-
     def allowance_of(self, refusal: Refused) -> Allowance | None:
         """The allowance whose limit a refusal names: the entitlement's, or the key's own."""
         if refusal.entitlement_id is None:
@@ -133,7 +133,11 @@ class Plan:
 def plan(principal: Principal, wish: Wish, now: datetime) -> Plan:
     """Read where the rights and limits of ``principal`` stand. Takes nothing and locks nothing."""
     with tenant_scope(principal.tenant_id):
-        entitlements = list(Entitlement.objects.filter(giving_from(now)).select_related("allowance__tenant"))
+        entitlements = list(
+            Entitlement.objects.filter(giving_from(now), allowance__tenant__closed_at=None).select_related(
+                "allowance__tenant"
+            )
+        )
         key_allowance = (
             Allowance.objects.select_related("tenant").get(id=principal.key_allowance_id)
             if principal.key_allowance_id
@@ -170,7 +174,8 @@ def plan(principal: Principal, wish: Wish, now: datetime) -> Plan:
 def admit(principal: Principal, plan: Plan, choice: Choice, generation_id: UUID) -> Admission:
     """Hold back what ``choice`` needs and write the lane assignment, in the caller's transaction.
 
-    Raises ``reservations.Short`` or ``RightLost``: the transaction must be rolled back, the plan told, and asked again.
+    Raises ``reservations.Short`` or ``RightLost``: the transaction must be rolled back, and the plan told, or a new one
+    made.
     """
     resolution = choice.resolution
     with tenant_scope(principal.tenant_id):
@@ -186,7 +191,9 @@ def admit(principal: Principal, plan: Plan, choice: Choice, generation_id: UUID)
             id=resolution.entitlement_id
         )
         tenant: Tenant = entitlement.tenant
-        if tenant.closed_at or not entitlement.gives_at(plan.now):
+        # Waiting for the locks may have taken longer than the right lasted.
+        now = max(plan.now, timezone.now())
+        if tenant.closed_at or entitlement.ended_at or not entitlement.gives_at(now):
             raise RightLost(entitlement.id)
         requested = plan.wish.requested
         limits = tuple(state for of in states.values() for state in of)

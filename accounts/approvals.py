@@ -14,7 +14,14 @@ from django.utils import timezone
 
 from accounts import allowances, audit, permissions
 from accounts.entitlement_states import LIVE, State, state_of
-from accounts.entitlements import audited, end_one, lock, lock_tenant, refuse_second_standing
+from accounts.entitlements import (
+    audited,
+    end_one,
+    let_admissions_finish,
+    lock,
+    lock_tenant,
+    refuse_second_standing,
+)
 from accounts.models import Approval, Entitlement, User
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
@@ -43,6 +50,7 @@ def approve(*, entitlement: Entitlement, decided_by: User, actor: Actor, reason:
         changes: list[audit.Change] = []
         replaced = _replaced(entitlement, now)
         if replaced is not None:
+            now = let_admissions_finish([replaced])
             changes.append(end_one(replaced, now))
         if entitlement.ends_at is None:
             refuse_second_standing(tenant, entitlement.lane_id, now, besides=[entitlement])

@@ -19,7 +19,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from accounts import allowances, audit
+from accounts import allowances, audit, reservations
 from accounts.allowances import UNLIMITED
 from accounts.audit.canonical import content_hash
 from accounts.entitlement_states import LIVE, State, state_of
@@ -194,20 +194,29 @@ def end(*, entitlement: Entitlement, actor: Actor) -> Entitlement:
 
 def end_all(*, entitlements: Collection[Entitlement], actor: Actor) -> int:
     """End several entitlements, of any tenants, all or none; returns how many had not ended."""
-    now = timezone.now()
     with every_tenant("an operator ends entitlements of several tenants at once"), transaction.atomic():
         tenants = {entitlement.tenant_id for entitlement in entitlements}
         list(Tenant.objects.select_for_update(no_key=True).filter(id__in=tenants).order_by("id"))
         unended = _locked(
             Entitlement.objects.filter(id__in=[entitlement.id for entitlement in entitlements], ended_at=None)
         )
+        now = let_admissions_finish(unended)
         changes = [end_one(entitlement, now) for entitlement in unended]
         audit.record_all(actor, changes)
     return len(changes)
 
 
+def let_admissions_finish(entitlements: Iterable[Entitlement]) -> datetime:
+    """Wait for whoever is being admitted by one of them, and keep others out until the transaction ends; the time then.
+
+    An end that is written at that time or later has no admission behind it: those that come see it.
+    """
+    reservations.lock([entitlement.allowance_id for entitlement in entitlements])
+    return timezone.now()
+
+
 def end_one(entitlement: Entitlement, now: datetime) -> audit.Change:
-    """End a row that is locked; its event is the caller's to record."""
+    """End a row that is locked, after ``let_admissions_finish``; its event is the caller's to record."""
     before = audited(entitlement)
     entitlement.ended_at = now
     entitlement.save(update_fields=["ended_at"])

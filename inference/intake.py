@@ -6,7 +6,7 @@ assignment, the generation and its request; after commit the generation is enque
 back; a crash lets them lapse; what was committed but not enqueued is swept in (``inference.recovery``).
 
 No transaction waits for Valkey. So what is lost in one (another request was faster) rolls all of it back, and the
-lane is chosen again, at most once for each entitlement.
+lane is chosen again, at most once for each entitlement; where a right has ended meanwhile, by what there is now.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ def accept(
         except reservations.Short as short:
             _give_back(choice, submission.model.name, generation_id)
             plan.is_short(short.allowance_id, short.state)
-        except admission.RightLost as lost:
+        except admission.RightLost:
             _give_back(choice, submission.model.name, generation_id)
-            plan.is_lost(lost.entitlement_id)
+            plan = admission.plan(principal, wish, timezone.now())
         except BaseException:
             _give_back(choice, submission.model.name, generation_id)
             raise

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from threading import Event
 from typing import Any
 
 import pytest
-from django.db import transaction
+import time_machine
+from django.db import connection, transaction
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
+from time_machine import Traveller
 
+from accounts import entitlements, reservations, tenants
 from accounts.admission import Admission, Plan, RightLost, admit, plan
 from accounts.authentication import principal_of_member
 from accounts.lane_resolution import Denial, Refused, Wish
@@ -18,6 +24,7 @@ from accounts.principal import Principal
 from accounts.reservations import Short
 from accounts.tenancy import every_tenant, tenant_scope
 from tests.factories import (
+    ACTOR,
     AllowanceFactory,
     ApiKeyFactory,
     EntitlementFactory,
@@ -150,21 +157,70 @@ def test_an_entitlement_that_does_not_give_now_gives_nothing(fields: dict[str, A
     assert refusal.value.code == Denial.NO_ENTITLEMENT
 
 
-def test_what_was_lost_between_plan_and_admission_leads_to_the_next_right() -> None:
+def _end(entitlement: Entitlement, clock: Traveller) -> None:
+    clock.shift(timedelta(milliseconds=300))
+    entitlements.end(entitlement=entitlement, actor=ACTOR)
+
+
+def _let_its_time_pass(entitlement: Entitlement, clock: Traveller) -> None:
+    assert entitlement.ends_at is not None
+    clock.move_to(entitlement.ends_at)
+
+
+def _close_the_tenant(entitlement: Entitlement, clock: Traveller) -> None:
+    tenants.close(tenant=entitlement.tenant, actor=ACTOR)
+
+
+@pytest.mark.parametrize("happens", [_end, _let_its_time_pass, _close_the_tenant])
+def test_a_right_that_ends_while_a_request_waits_gives_nothing(
+    happens: Callable[[Entitlement, Traveller], None],
+) -> None:
     tenant = TenantFactory()
-    soon = timezone.now() + timedelta(hours=1)
-    temporary = EntitlementFactory(tenant=tenant, ends_at=soon)
-    standing = EntitlementFactory(tenant=tenant)
+    with time_machine.travel(datetime(2026, 3, 1, 12, tzinfo=UTC), tick=False) as clock:
+        temporary = EntitlementFactory(tenant=tenant, ends_at=timezone.now() + timedelta(seconds=2))
+        standing = EntitlementFactory(tenant=tenant)
+        principal = _principal(tenant=tenant)
+        planned = _plan(principal)
+        choice = planned.choose()
+        assert choice.resolution.entitlement_id == temporary.id
+        happens(temporary, clock)
+        with pytest.raises(RightLost), transaction.atomic():
+            admit(principal, planned, choice, uuid.uuid4())
+        anew = _plan(principal)
+        if happens is _close_the_tenant:
+            with pytest.raises(Refused) as refusal:
+                anew.choose()
+            assert refusal.value.code == Denial.NO_ENTITLEMENT
+        else:
+            assert anew.choose().resolution.entitlement_id == standing.id
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_is_admitted_by_an_entitlement_after_its_end() -> None:
+    tenant = TenantFactory()
+    entitlement = EntitlementFactory(tenant=tenant)
     principal = _principal(tenant=tenant)
-    planned = _plan(principal)
-    choice = planned.choose()
-    assert choice.resolution.entitlement_id == temporary.id
+    ending = Event()
+
+    def end() -> datetime | None:
+        try:
+            ending.set()
+            return entitlements.end(entitlement=entitlement, actor=ACTOR).ended_at
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(), every_tenant("the test holds the budget, as a settlement does"):
+            reservations.lock([entitlement.allowance_id])
+            ended = pool.submit(end)
+            assert ending.wait(10)
+            planned = _plan(principal)
+            admit(principal, planned, planned.choose(), uuid.uuid4())
+        ended_at = ended.result(30)
     with every_tenant("test"):
-        Entitlement.objects.filter(id=temporary.id).update(ended_at=timezone.now() - timedelta(seconds=1))
-    with pytest.raises(RightLost) as lost, transaction.atomic():
-        admit(principal, planned, choice, uuid.uuid4())
-    planned.is_lost(lost.value.entitlement_id)
-    assert planned.choose().resolution.entitlement_id == standing.id
+        assigned_at = LaneAssignment.objects.get().created_at
+    assert ended_at is not None
+    assert assigned_at <= ended_at
 
 
 def test_a_budget_that_was_lost_between_plan_and_admission_is_short_and_nothing_is_held() -> None:
