@@ -1,7 +1,8 @@
 """When a key was last used, without a database write in the way of a request.
 
 Authentication leaves a stamp in the cache; a periodic task carries the stamps into the rows. A stamp is exact to
-about a minute, and one that a restart of the cache loses is replaced by the key's next use.
+about a minute, and one that a restart of the cache loses is replaced by the key's next use. Only the first use of a key
+that replaces another goes to its row at once: whether that one may be rotated again depends on it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 from django.core.cache import cache
+from django.db import DatabaseError
 from django.db.models import Q
 from redis.exceptions import RedisError
 
@@ -28,6 +30,8 @@ _log = structlog.get_logger(__name__)
 def note(key: ApiKey, now: datetime) -> None:
     """Leave a stamp that ``key`` was used at ``now``, if its row's own is old enough to matter."""
     if key.last_used_at and now - key.last_used_at < RESOLUTION:
+        return
+    if key.last_used_at is None and key.rotated_from_id is not None and _written_at_once(key, now):
         return
     try:
         cache.set(_slot(key.id.hex), int(now.timestamp()), timeout=int(_STAMP_LIFE.total_seconds()))
@@ -49,6 +53,17 @@ def collect() -> int:
                     Q(last_used_at=None) | Q(last_used_at__lt=used_at), id=slots[slot]
                 ).update(last_used_at=used_at)
     return moved
+
+
+def _written_at_once(key: ApiKey, now: datetime) -> bool:
+    """False: the database takes no writes at the moment. Reading is all that a request may need of it."""
+    try:
+        with every_tenant("the key has said which one it is"):
+            ApiKey.objects.filter(id=key.id, last_used_at=None).update(last_used_at=now)
+    except DatabaseError:
+        _log.warning("first_use_left_to_stamp", api_key=key.prefix, exc_info=True)
+        return False
+    return True
 
 
 def _slot(key_id: str) -> str:

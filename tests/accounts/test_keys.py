@@ -137,6 +137,16 @@ def test_a_key_whose_successor_is_in_use_is_not_rotated_again() -> None:
     assert new.key.prefix in refusal.value.message
 
 
+def test_a7_a_successor_is_in_use_from_its_first_request_on() -> None:
+    old = keys.create(tenant=TenantFactory(), name="app", actor=ACTOR)
+    new = keys.rotate(key=old.key, actor=ACTOR)
+    assert works(new.raw)
+    with pytest.raises(ChangeRefused) as refusal:
+        keys.rotate(key=old.key, overlap=timedelta(0), actor=ACTOR)
+    assert refusal.value.code == ChangeRefusal.KEY_ALREADY_ROTATED
+    assert (works(old.raw), works(new.raw)) == (True, True)
+
+
 def test_rotating_never_makes_a_key_outlive_its_expiry() -> None:
     with time_machine.travel(NOON, tick=False) as clock:
         old = keys.create(tenant=TenantFactory(), name="app", expires_at=NOON + 2 * HOUR, actor=ACTOR)
