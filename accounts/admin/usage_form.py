@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from django import forms
 from django.conf import settings
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.http import QueryDict
 from django.utils import timezone
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from accounts.models import ApiKey, Lane, Tenant, UsageRollup
-from accounts.usage_queries import Bucket, Group
+from accounts.usage_queries import EARLIEST, Bucket, Group
 from accounts.usage_report import GROUPS, MOST_DAYS, Question
 
 _DEFAULT_DAYS = 7
+#: The days that can be asked for: no ledger is older, and every calendar knows what comes after the last one.
+_EARLIEST, _LATEST = EARLIEST.date(), date(9998, 12, 31)
 #: What each group is called.
 BY = {Group.TENANT: "Tenant", Group.API_KEY: "API key", Group.MODEL: "Model", Group.LANE: "Lane"}
 
 
 def _day(label: str) -> forms.DateField:
     return forms.DateField(
-        label=label, required=False, widget=UnfoldAdminTextInputWidget(attrs={"type": "date"})
+        label=label,
+        required=False,
+        widget=UnfoldAdminTextInputWidget(attrs={"type": "date"}),
+        validators=[
+            MinValueValidator(_EARLIEST, f"There is no day before {_EARLIEST} to look at."),
+            MaxValueValidator(_LATEST, f"There is no day after {_LATEST} to look at."),
+        ],
     )
 
 

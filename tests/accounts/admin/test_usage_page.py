@@ -109,6 +109,23 @@ def test_days_are_those_of_the_tenant_that_is_chosen(as_operator: Client) -> Non
     assert "those of Asia/Seoul" in chosen.content.decode()
 
 
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [("0001-01-01", "0001-01-02"), ("9999-12-30", "9999-12-31"), ("1999-12-31", "2000-01-02")],
+)
+def test_days_that_no_calendar_has_are_refused_in_words(as_operator: Client, first: str, last: str) -> None:
+    tenant = TenantFactory(time_zone="Asia/Seoul")
+    for query in ({}, {"tenant": tenant.id}):
+        answer = page(as_operator, first=first, last=last, **query)
+        assert answer.status_code == 200
+        assert "report" not in answer.context
+        assert "There is no day" in answer.content.decode()
+        refused = as_operator.get(
+            reverse("admin:accounts_usage_csv"), {"first": first, "last": last, **query}
+        )
+        assert refused.status_code == 400
+
+
 def test_a_key_is_chosen_among_its_tenants(as_operator: Client) -> None:
     key, other = ApiKeyFactory(), ApiKeyFactory()
     used(key.tenant, key)
