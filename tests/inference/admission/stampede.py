@@ -50,13 +50,14 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: ``error`` where it was refused, else the lane that was given."""
+    """What came back: ``error`` where it was refused, else the lane that was given; headers by lower-case names."""
 
     ask: Ask
     port: int
     status: int
     lane: str | None
     error: dict[str, Any] | None
+    headers: dict[str, str]
 
     @property
     def code(self) -> str:
@@ -90,4 +91,5 @@ def _answer(connection: socket.socket, ask: Ask, port: int) -> Answer:
     with http.client.HTTPResponse(connection, method="POST") as response:
         response.begin()
         error = None if response.status == 200 else json.loads(response.read())["error"]
-        return Answer(ask, port, response.status, response.headers.get("x-signalbox-lane"), error)
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(ask, port, response.status, headers.get("x-signalbox-lane"), error, headers)
