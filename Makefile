@@ -9,6 +9,7 @@ VENV := .venv/bin/python
 # takes far longer: the rest are pages over the same verbs, or wait for processes and Valkey, and not for rows.
 ON_POSTGRESQL := $(wildcard tests/accounts/test_*.py) tests/accounts/audit tests/accounts/webhooks tests/inference/admission \
 	tests/inference/test_ledger_check.py tests/inference/test_exits.py tests/inference/api/test_database_connections.py \
+	tests/inference/api/test_canary_key.py \
 	tests/inference/api/test_hostile_text.py tests/inference/test_cancellation.py tests/inference/test_conversations.py \
 	tests/inference/test_intake.py tests/inference/test_language_models.py tests/inference/test_settlement.py
 # Two files at a time, in the order of tests/conftest.py: much of a test's time is waiting. What drives a browser runs in a
