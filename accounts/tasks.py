@@ -89,10 +89,12 @@ def verify_audit(from_scratch: bool | None = None) -> bool:
         if not alone:
             return False
         try:
-            stored = verification.verify_and_store(from_scratch=from_scratch)
+            kept = verification.kept_outside()
         except CheckpointFileError as error:
             _log.error("audit_checkpoints_not_read", problem=str(error))
-            stored = verification.verify_and_store(from_scratch=from_scratch, checkpoints=())
+            kept = ()
+        anchors.tell_lost(kept)
+        stored = verification.verify_and_store(from_scratch=from_scratch, checkpoints=kept)
     if stored.fault:
         _log.error("audit_does_not_hold", **stored.fault)
     return stored.fault is None

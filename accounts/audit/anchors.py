@@ -16,6 +16,7 @@ import json
 import os
 import random
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -28,6 +29,8 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from accounts.audit import checkpoints, signing_keys
+from accounts.audit.checkpoints import SignedCheckpoint
+from accounts.formatting import counted
 from accounts.models import AuditCheckpoint
 from accounts.sole_passes import sole_pass
 from accounts.webhooks import sending, signing
@@ -118,6 +121,27 @@ def append(path: Path, had: datetime | None = None) -> datetime | None:
         raise AnchorFailed(f"Checkpoints cannot be written to {path}: {error.strerror}.") from error
     except StateDirectoryError as error:
         raise AnchorFailed(str(error)) from error
+
+
+def tell_lost(kept: Sequence[SignedCheckpoint]) -> str | None:
+    """Log and say which checkpoints the file has lost, of which it has ``kept``; None: it has all up to its last one.
+
+    A file that only ever grows has had them: somebody took lines out of it. They are not written again, for what the
+    database says of them is just what they were kept to be compared with. One query.
+    """
+    if not kept:
+        return None
+    there = {one.signature for one in kept}
+    made = AuditCheckpoint.objects.filter(at__lte=max(one.at for one in kept)).order_by("at")
+    lost = [at for at, signature in made.values_list("at", "signature") if signature not in there]
+    if not lost:
+        return None
+    path = configuration().audit_anchor_file
+    _log.warning("audit_anchor_lost_lines", file=str(path), lost=len(lost), first=lost[0].isoformat())
+    return (
+        f"{path} has lost {counted(len(lost), 'checkpoint')} that it had, the first of {lost[0]:%Y-%m-%d %H:%M:%S}Z: "
+        "lines were taken out of it. Compare it with a copy."
+    )
 
 
 def body_of(checkpoint: AuditCheckpoint) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, OutputWrapper
 
-from accounts.audit import checkpoints, verification
+from accounts.audit import anchors, checkpoints, verification
 from accounts.audit.verification import Fault, FaultKind, FaultReason, Progress, Verification
 from accounts.formatting import counted
 from accounts.management.audit import Verb
@@ -58,7 +58,9 @@ class Verify(Verb):
                 checkpoints=outside,
             )
         verification.store(found)
-        for note in found.notes:
+        # An auditor's own file may have some of them only.
+        lost = None if file else anchors.tell_lost(outside)
+        for note in [*found.notes, *([lost] if lost else [])]:
             stdout.write(f"Note: {note}")
         if found.unsealed:
             stdout.write(f"Not sealed yet, and so not proved: {counted(found.unsealed, 'assignment')}.")
@@ -74,10 +76,9 @@ def _broken(found: Verification, fault: Fault) -> str:
         if found.last_sequence
         else "Nothing before it was looked at."
     )
-    return (
-        f"The chain is broken at event {fault.sequence} ({what}: {fault.reason}). {fault.message} {held} "
-        f"{_advice(fault)}"
-    )
+    # What stands at no event is a key, or an assignment of no batch.
+    where = f" at event {fault.sequence}" if fault.sequence else ""
+    return f"The chain is broken{where} ({what}: {fault.reason}). {fault.message} {held} {_advice(fault)}"
 
 
 def _advice(fault: Fault) -> str:

@@ -217,3 +217,34 @@ def test_how_it_stands_is_kept_for_every_process(path: Path) -> None:
     assert anchors.waiting(state).count() == 0
     make()
     assert anchors.waiting(state).count() == 1
+
+
+def test_lines_that_are_gone_from_the_middle_are_told_and_not_written_again(path: Path) -> None:
+    made = [make() for _ in range(5)]
+    deliver()
+    path.write_text(lines_of(made[0], made[3], made[4]))
+    with capture_logs() as logs:
+        said = anchors.tell_lost(checkpoints.read_file(path))
+    assert said is not None
+    assert f"{path} has lost 2 checkpoints" in said
+    assert f"{made[1].at:%Y-%m-%d %H:%M:%S}Z" in said
+    [line] = logs
+    assert (line["event"], line["lost"], line["first"]) == (
+        "audit_anchor_lost_lines",
+        2,
+        made[1].at.isoformat(),
+    )
+    deliver()
+    assert path.read_text() == lines_of(made[0], made[3], made[4])
+
+
+def test_a_file_that_has_all_up_to_its_last_line_has_lost_nothing(path: Path) -> None:
+    made = [make() for _ in range(2)]
+    deliver()
+    late = make()
+    with capture_logs() as logs:
+        assert anchors.tell_lost(checkpoints.read_file(path)) is None
+        assert anchors.tell_lost([]) is None
+    assert logs == []
+    assert [line.at for line in checkpoints.read_file(path)] == [one.at for one in made]
+    assert late.at > made[-1].at

@@ -168,3 +168,16 @@ def test_sealing_and_archiving_have_nothing_to_do_on_an_empty_installation() -> 
     assert tasks.seal_assignments() == 0
     assert tasks.archive_audit() == 0
     assert not SealedAssignment.objects.exists()
+
+
+def test_the_nightly_walk_tells_which_lines_the_file_of_checkpoints_has_lost(directory: Path) -> None:
+    for _ in range(3):
+        record()
+        assert checkpoints.make(timezone.now())
+    tasks.checkpoint_audit()
+    path = directory / "audit" / "checkpoints.jsonl"
+    first, _, last = path.read_text().splitlines(keepends=True)
+    path.write_text(first + last)
+    with capture_logs() as logs:
+        assert tasks.verify_audit()
+    assert [line["lost"] for line in logs if line["event"] == "audit_anchor_lost_lines"] == [1]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 from accounts.audit import checkpoints, verification
 from accounts.models import AuditCheckpoint, AuditEvent, AuditHead, AuditVerification, SealedAssignment
@@ -135,3 +136,20 @@ def test_what_waits_is_sealed_on_command(built: Built) -> None:
     call_command("audit", "seal", stdout=output)
     assert output.getvalue() == "Sealed 1 assignment.\nSealed 0 assignments.\n"
     assert AuditEvent.objects.get(sequence=built.head + 1).action == "lane_assignments.seal"
+
+
+def test_lines_that_the_file_of_checkpoints_has_lost_are_a_note(built: Built, tmp_path: Path) -> None:
+    for _ in range(3):
+        record_events(1)
+        assert checkpoints.make(timezone.now())
+    path = tmp_path / "audit" / "checkpoints.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    lines = [checkpoints.line(one) + "\n" for one in AuditCheckpoint.objects.order_by("at")]
+    path.write_text("".join(lines))
+    assert "has lost" not in verify()
+    path.write_text("".join([*lines[:-2], lines[-1]]))
+    said = verify()
+    assert f"Note: {path} has lost 1 checkpoint that it had" in said
+    assert "The chain holds" in said
+    # Whoever names a file says what there is to compare with, and need not have had them all.
+    assert "has lost" not in verify("--checkpoints", path)
