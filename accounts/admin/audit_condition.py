@@ -86,7 +86,7 @@ def condition() -> Condition:
     head = AuditHead.objects.get(id=1)
     verifications = [verified(row) for row in AuditVerification.objects.all()[:_VERIFICATIONS]]
     held = AuditVerification.objects.filter(fault__isnull=True).order_by("-last_sequence").first()
-    signed = [_signed(row) for row in AuditCheckpoint.objects.order_by("-at")[:_CHECKPOINTS]]
+    signed = _signed(list(AuditCheckpoint.objects.order_by("-at")[:_CHECKPOINTS]))
     archived = list(AuditArchive.objects.order_by("-first_sequence")[: _ARCHIVES + 1])
     return Condition(
         head=head,
@@ -127,9 +127,11 @@ def verified(row: AuditVerification) -> Verified:
     )
 
 
-def _signed(row: AuditCheckpoint) -> Signed:
-    fault = checkpoints.fault_of(row)
-    return Signed(row=row, fault=fault.message if fault else "")
+def _signed(rows: Sequence[AuditCheckpoint]) -> list[Signed]:
+    faults = checkpoints.faults_of(rows)
+    return [
+        Signed(row=row, fault=fault.message if fault else "") for row, fault in zip(rows, faults, strict=True)
+    ]
 
 
 def _anchored(kind: AnchorKind) -> Anchored:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ _FORMAT: Final = 1
 _FIELDS: Final = frozenset({"checkpoint", "sequence", "hash", "at", "key", "signature"})
 _HEX: Final = re.compile(r"[0-9a-f]+")
 _TICK: Final = timedelta(microseconds=1)
+#: Hashes that one query asks for: fewer than a statement of any database has places for.
+_HASHES: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,25 @@ class CheckpointFault:
     sequence: int
     reason: CheckpointReason
     message: str
+
+
+class Compared:
+    """What checkpoints are compared with, besides the chain's hash at each: read once, for however many of them."""
+
+    def __init__(self) -> None:
+        self.keys = signing_keys.public_keys()
+        #: The last event of the chain.
+        self.head = AuditHead.objects.get(id=1).sequence
+
+    def archive_with(self, sequence: int) -> AuditArchive | None:
+        """The archive that an event was moved to; None: none."""
+        return next(
+            (one for one in self._archives if one.first_sequence <= sequence <= one.last_sequence), None
+        )
+
+    @cached_property
+    def _archives(self) -> list[AuditArchive]:
+        return list(AuditArchive.objects.all())
 
 
 class CheckpointRefused(RuntimeError):
@@ -176,21 +198,47 @@ def hash_at(sequence: int) -> str | None:
     return found if archive is None else _archived_hash(archive, sequence)
 
 
+def hashes_at(sequences: Collection[int]) -> dict[int, str]:
+    """The chain's hashes at these events, as their rows have them: a query for each few hundred of them.
+
+    Of those that are in archives there are none (``hash_at`` reads the file).
+    """
+    wanted, found = sorted({*sequences}), {0: GENESIS_HASH}
+    for first in range(0, len(wanted), _HASHES):
+        rows = AuditEvent.objects.filter(sequence__in=wanted[first : first + _HASHES])
+        found |= dict(rows.order_by().values_list("sequence", "hash"))
+    return found
+
+
 def fault_of(
-    checkpoint: Checkpoint, *, hash_at: Callable[[int], str | None] = hash_at
+    checkpoint: Checkpoint,
+    *,
+    hash_at: Callable[[int], str | None] = hash_at,
+    compared: Compared | None = None,
 ) -> CheckpointFault | None:
     """What is wrong with a checkpoint, or by it with the chain; None: the chain goes through it as it was signed.
 
-    ``hash_at`` gives the chain's hash at an event: whoever has walked the chain knows it already.
+    ``hash_at`` gives the chain's hash at an event: whoever has walked the chain knows it already. ``compared`` is what
+    was read before, for who asks of many (None: it is read now).
     """
-    keys = signing_keys.public_keys()
+    compared = compared or Compared()
     reason, message = (
-        _signature_fault(checkpoint, keys)
-        or _place_fault(checkpoint, hash_at)
-        or _time_fault(checkpoint, keys)
+        _signature_fault(checkpoint, compared.keys)
+        or _place_fault(checkpoint, hash_at, compared)
+        or _time_fault(checkpoint, compared.keys)
         or (None, "")
     )
     return CheckpointFault(checkpoint.sequence, reason, message) if reason else None
+
+
+def faults_of(checkpoints: Sequence[Checkpoint]) -> list[CheckpointFault | None]:
+    """As ``fault_of``, of each: in as many queries for many as for one."""
+    compared, hashes = Compared(), hashes_at([one.sequence for one in checkpoints])
+
+    def known(sequence: int) -> str | None:
+        return hashes.get(sequence) or hash_at(sequence)
+
+    return [fault_of(one, hash_at=known, compared=compared) for one in checkpoints]
 
 
 def _stated(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -232,16 +280,17 @@ def _time_fault(checkpoint: Checkpoint, keys: list[AuditSigningKey]) -> _Found |
     )
 
 
-def _place_fault(checkpoint: Checkpoint, hash_at: Callable[[int], str | None]) -> _Found | None:
-    head = AuditHead.objects.get(id=1)
-    if checkpoint.sequence > head.sequence:
+def _place_fault(
+    checkpoint: Checkpoint, hash_at: Callable[[int], str | None], compared: Compared
+) -> _Found | None:
+    if checkpoint.sequence > compared.head:
         return (
             CheckpointReason.TRUNCATED,
-            f"The chain ends at event {head.sequence}; the {_name(checkpoint)} was signed when it went to event "
+            f"The chain ends at event {compared.head}; the {_name(checkpoint)} was signed when it went to event "
             f"{checkpoint.sequence}: what followed was cut off, or an older state was restored.",
         )
     found = hash_at(checkpoint.sequence)
-    if found is None and (archive := _archive_with(checkpoint.sequence)):
+    if found is None and (archive := compared.archive_with(checkpoint.sequence)):
         return (
             CheckpointReason.ARCHIVE_MISSING,
             f"The {_name(checkpoint)} cannot be compared: event {checkpoint.sequence} is in {archive.file_name}, "
