@@ -11,8 +11,9 @@ where it was.
 ``sealing``           lane assignments into batches; ``batches`` what one says of itself
 ``triggers``          the database refuses to change what is chained
 ``verification``      walks the chain and names the first thing that is wrong: ``chain_walk``, with ``chain_rows`` to
-                      read it by and ``event_checks``, ``batch_checks``, ``archive_checks``, ``archive_leftovers``
-                      and ``checkpoint_checks`` on its way; ``faults`` that they find
+                      read it by (in ``row_pages``, each value in its ``written_forms``), and on its way
+                      ``chain_ends``, ``event_checks``, ``batch_checks``, ``archive_vouching``, ``archive_checks``,
+                      ``archive_leftovers`` and ``checkpoint_checks``; ``faults`` that they find
 ``checkpoints``       the head, signed; ``signing_keys`` what with; ``anchors`` brings them outside
 ``settings``          how often the head is signed, when old records are archived
 ``export``            records with proofs for somebody who does not trust us, of a ``selection``; ``offline`` has the

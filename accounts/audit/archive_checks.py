@@ -1,8 +1,8 @@
 """Are the archived segments of the chain there, contiguous, and what was archived?
 
 An ``AuditArchive`` row says which events a file holds, the chain's hash before and after them, and the file's SHA-256.
-An event of the chain says the same (``audit.archive``), so the row cannot be changed unseen; by its SHA-256 neither can
-the file. What is in the file is walked all the same when everything is verified: so it is known that it can be read.
+The chain vouches for the row (``archive_vouching``), so it cannot be changed unseen; by its SHA-256 neither can the
+file. What is in the file is walked all the same when everything is verified: so it is known that it can be read.
 """
 
 from __future__ import annotations
@@ -10,28 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from accounts.audit import archive_files, merkle
 from accounts.audit.archive_files import ArchiveDamaged
+from accounts.audit.archive_vouching import ACTION, bad_archive
 from accounts.audit.batches import ACTION as SEAL
-from accounts.audit.canonical import GENESIS_HASH, canonical_json, content_hash, link_hash
-from accounts.audit.chain_rows import UNREADABLE, UNREADABLE_PAGE
+from accounts.audit.canonical import canonical_json, content_hash, link_hash
 from accounts.audit.faults import Broken, FaultKind, FaultReason
+from accounts.audit.written_forms import UNREADABLE
 from accounts.models import AuditArchive
-
-#: The action of the events that vouch for archives, and what they say of one.
-ACTION: Final = "audit.archive"
-_VOUCHED: Final = (
-    "first_sequence",
-    "last_sequence",
-    "previous_hash",
-    "last_hash",
-    "assignments",
-    "file_name",
-    "file_sha256",
-    "file_bytes",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,46 +35,15 @@ class ArchivedEvent:
     vouches_for: dict[str, Any] | None
 
 
-def rows() -> list[AuditArchive]:
-    """The archives, in their order. Raises ``Broken`` unless they cover the chain's beginning without a gap."""
-    try:
-        archives = list(AuditArchive.objects.order_by("first_sequence"))
-    except UNREADABLE_PAGE as error:
-        raise bad_archive(
-            1, "", FaultReason.ALTERED, f"An archive's row cannot be read ({error})."
-        ) from error
-    expected, previous = 1, GENESIS_HASH
-    for archive in archives:
-        numbers = (archive.last_sequence, archive.assignments, archive.file_bytes)
-        if not all(isinstance(number, int) for number in numbers):
-            raise _bad(archive, FaultReason.ALTERED, "cannot be read: it has texts for numbers.")
-        if archive.first_sequence > expected:
-            raise bad_archive(
-                expected, "", FaultReason.MISSING, f"No archive holds the events from {expected} on any more."
-            )
-        if archive.first_sequence < expected or archive.last_sequence < archive.first_sequence:
-            raise _bad(archive, FaultReason.INSERTED, "covers events that another one covers.")
-        if archive.previous_hash != previous:
-            raise _bad(archive, FaultReason.UNLINKED, "does not follow what comes before it in the chain.")
-        expected, previous = archive.last_sequence + 1, archive.last_hash
-    return archives
-
-
-def check_vouched(archive: AuditArchive, vouching: dict[str, Any] | None) -> None:
-    """Raise ``Broken`` unless the archive is as the event says that was recorded with it (None: there is none)."""
-    if vouching is None:
-        raise _bad(archive, FaultReason.UNVOUCHED, "is told of by no event of the chain.")
-    for name in _VOUCHED:
-        if name in vouching and vouching[name] != getattr(archive, name):
-            raise _bad(archive, FaultReason.ALTERED, f"has another {name} than the chain says.")
-
-
 def is_there(archive: AuditArchive, directory: Path | None) -> bool:
     """Whether the archive's file is. Raises ``Broken`` where it is not, and ``directory`` was said to have it."""
+    if archive.file_name != archive_files.name_of(archive.first_sequence, archive.last_sequence):
+        # Nor is a path elsewhere looked at.
+        raise bad_archive(archive, FaultReason.ALTERED, "has a file name that no archive of ours has.")
     if archive_files.path_of(archive, directory).exists():
         return True
     if directory is not None:
-        raise _bad(archive, FaultReason.FILE_MISSING, f"is not in {directory}.")
+        raise bad_archive(archive, FaultReason.FILE_MISSING, f"is not in {directory}.")
     return False
 
 
@@ -95,9 +52,7 @@ def check_file(archive: AuditArchive, directory: Path | None) -> None:
     try:
         archive_files.checked(archive, directory)
     except ArchiveDamaged as error:
-        raise bad_archive(
-            archive.first_sequence, archive.file_name, FaultReason.FILE_ALTERED, str(error)
-        ) from error
+        raise _bad_file(archive, archive.first_sequence, str(error)) from error
 
 
 def events_of(archive: AuditArchive, directory: Path | None) -> Iterator[ArchivedEvent]:
@@ -109,9 +64,7 @@ def events_of(archive: AuditArchive, directory: Path | None) -> Iterator[Archive
             yield event
             expected, previous, assignments = expected + 1, event.hash, assignments + len(event.leaves)
     except ArchiveDamaged as error:
-        raise bad_archive(
-            archive.first_sequence, archive.file_name, FaultReason.FILE_ALTERED, str(error)
-        ) from error
+        raise _bad_file(archive, archive.first_sequence, str(error)) from error
     except UNREADABLE as error:
         raise _bad_content(archive, expected, f"cannot be read ({error})") from error
     if (expected - 1, previous, assignments) != (
@@ -119,7 +72,7 @@ def events_of(archive: AuditArchive, directory: Path | None) -> Iterator[Archive
         archive.last_hash,
         archive.assignments,
     ):
-        raise _bad(archive, FaultReason.FILE_ALTERED, "holds something else than its row says.")
+        raise bad_archive(archive, FaultReason.FILE_ALTERED, "holds something else than its row says.")
 
 
 def _checked(
@@ -145,11 +98,6 @@ def _checked(
         leaves=leaves,
         vouches_for=content["after"] if content["action"] == ACTION else None,
     )
-
-
-def bad_archive(sequence: int, name: str, reason: FaultReason, message: str) -> Broken:
-    """A fault of an archive, at the first of its events."""
-    return Broken(sequence, FaultKind.ARCHIVE, reason, message, record_id=name)
 
 
 def _with_assignments(
@@ -179,18 +127,12 @@ def _is_whole(batch: dict[str, Any], leaves: list[str]) -> bool:
 
 
 def _bad_content(archive: AuditArchive, sequence: int, what: str) -> Broken:
-    return bad_archive(
+    return _bad_file(
+        archive,
         sequence,
-        archive.file_name,
-        FaultReason.FILE_ALTERED,
         f"In the archive {archive.file_name}, event {sequence} {what}. Restore the file from your backup.",
     )
 
 
-def _bad(archive: AuditArchive, reason: FaultReason, what: str) -> Broken:
-    return bad_archive(
-        archive.first_sequence,
-        archive.file_name,
-        reason,
-        f"The archive of {archive} ({archive.file_name}) {what}",
-    )
+def _bad_file(archive: AuditArchive, sequence: int, message: str) -> Broken:
+    return Broken(sequence, FaultKind.ARCHIVE, FaultReason.FILE_ALTERED, message, record_id=archive.file_name)

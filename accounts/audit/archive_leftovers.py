@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from accounts.audit import chain_rows
 from accounts.audit.archive_checks import ArchivedEvent
-from accounts.audit.chain_rows import UNREADABLE, LeafRow, Leaves, PersonalRow
+from accounts.audit.chain_rows import LeafRow, Leaves, PersonalRow
 from accounts.audit.contents import EventRow, assignment_leaf
-from accounts.audit.event_checks import check_personal, holds
+from accounts.audit.event_checks import check_beside, holds
 from accounts.audit.faults import Broken, FaultKind, FaultReason
-from accounts.models import AuditArchive
+from accounts.audit.written_forms import UNREADABLE
+from accounts.models import AuditArchive, AuditEvent, SealedAssignment
 
 
 class Leftovers:
@@ -31,8 +32,7 @@ class Leftovers:
         if event.sequence > self._beside_until:
             self._beside_until = min(event.sequence + chain_rows.EVENTS - 1, self._archive.last_sequence)
             self._beside = chain_rows.personal_values(event.sequence, self._beside_until)
-        for value in self._beside.get(event.sequence, []):
-            check_personal(event.sequence, event.personal, value)
+        check_beside(event.sequence, event.personal, self._beside.get(event.sequence, []))
         if self._next is not None and self._next[0].sequence == event.sequence:
             self._compare_row(self._next[0], event)
             self._next = next(self._events, None)
@@ -51,7 +51,7 @@ class Leftovers:
 
     def _compare_leaf(self, leaf: LeafRow, event: ArchivedEvent) -> None:
         try:
-            fits = not leaf.unreadable and event.leaves[leaf.index] == leaf.hash
+            fits = not leaf.unreadable and leaf.index >= 0 and event.leaves[leaf.index] == leaf.hash
             fits = fits and (leaf.assignment is None or assignment_leaf(leaf.assignment) == leaf.hash)
         except (*UNREADABLE, IndexError):
             fits = False
@@ -64,3 +64,12 @@ class Leftovers:
                 f"{event.sequence}, and is not what {self._archive.file_name} has there.",
                 record_id=str(leaf.generation_id or ""),
             )
+
+
+def count(archive: AuditArchive) -> int:
+    """How many events and leaves the database still has of the archive's segment, whose file is not read."""
+    span = (archive.first_sequence, archive.last_sequence)
+    return (
+        AuditEvent.objects.filter(sequence__range=span).count()
+        + SealedAssignment.objects.filter(batch__range=span).count()
+    )

@@ -18,11 +18,12 @@ from typing import Final
 from django.db import IntegrityError, transaction
 from django.db.models import Max, Min
 
-from accounts.audit import archive_files, batches, lines, merkle, stored
+from accounts.audit import archive_files, archive_vouching, batches, lines, merkle, stored
 from accounts.audit.archive_files import ArchiveDamaged, path_of, read
 from accounts.audit.canonical import GENESIS_HASH, canonical_json, content_hash, link_hash, utc_text
+from accounts.audit.faults import Broken
 from accounts.audit.lines import Lines
-from accounts.audit.recording import fields_of, record
+from accounts.audit.recording import record
 from accounts.audit.selection import Selection
 from accounts.audit.stored import ChainBroken, Stored
 from accounts.models import (
@@ -48,16 +49,6 @@ LEAST: Final = 100
 #: Rows deleted in one transaction.
 _PIECE: Final = 500
 _ACTOR: Final = Actor.system("archiving")
-_AUDITED: Final = (
-    "first_sequence",
-    "last_sequence",
-    "previous_hash",
-    "last_hash",
-    "assignments",
-    "file_name",
-    "file_sha256",
-    "file_bytes",
-)
 
 
 class ArchiveRefused(RuntimeError):
@@ -66,11 +57,16 @@ class ArchiveRefused(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """The events ``first`` to ``last``, and the chain's hash before them."""
+    """The events ``first`` to ``last``, behind what the archives ``earlier`` hold."""
 
+    earlier: list[AuditArchive]
     first: int
     last: int
-    previous: str
+
+    @property
+    def previous(self) -> str:
+        """The chain's hash before the first event."""
+        return self.earlier[-1].last_hash if self.earlier else GENESIS_HASH
 
 
 def archive(
@@ -85,31 +81,44 @@ def archive(
 
     Moves nothing that is younger than the last checkpoint, and no segment of fewer than ``least`` events and
     assignments. May be killed at any time, and repeated. ``advance`` is told how many events were written. Raises
-    ``ArchiveRefused`` (the chain does not hold there, or another run is at work), ``StateDirectoryError``, ``OSError``.
+    ``ArchiveRefused`` (the chain does not hold there, does not vouch for an archive that there is, or another run is at
+    work), ``StateDirectoryError``, ``OSError``.
     """
     if before is None:
         days = AuditSettings.objects.get(id=1).archive_after_days
         if days is None:
             return []
         before = now - timedelta(days=days)
-    made = []
+    made: list[AuditArchive] = []
     with archive_files.sole_writer() as alone:
         if not alone:
             raise ArchiveRefused("Another run is archiving. Wait until it has ended.")
-        for earlier in AuditArchive.objects.order_by("first_sequence"):
+        there = _vouched_for()
+        for earlier in there:
             _delete_what_is_left(earlier)
-        while segment := _next(before, least):
+        while segment := _next([*there, *made], before, least):
             made.append(_move(segment, now, actor, advance))
     return made
 
 
 def waiting(before: datetime) -> int:
     """How many events would be archived now."""
-    return max(0, _last_that_may(before) - _first_left() + 1)
+    archived: int | None = AuditArchive.objects.aggregate(last=Max("last_sequence"))["last"]
+    return max(0, _last_that_may(before) - (archived or 0))
 
 
-def _next(before: datetime, least: int) -> _Segment | None:
-    first, until = _first_left(), _last_that_may(before)
+def _vouched_for() -> list[AuditArchive]:
+    """The archives that there are. What one that somebody has put there covers would be taken for archived."""
+    try:
+        return archive_vouching.vouched_for()
+    except Broken as broken:
+        raise ArchiveRefused(
+            f"Nothing is archived: {broken} `manage.py audit verify --from-scratch` tells more."
+        ) from broken
+
+
+def _next(earlier: list[AuditArchive], before: datetime, least: int) -> _Segment | None:
+    first, until = (earlier[-1].last_sequence + 1 if earlier else 1), _last_that_may(before)
     last = min(until, first + MOST_EVENTS - 1)
     assignments = 0
     sealed = AuditEvent.objects.filter(sequence__range=(first, last), action=batches.ACTION)
@@ -124,13 +133,7 @@ def _next(before: datetime, least: int) -> _Segment | None:
     last = signed["last"] or last
     if last < first or (last - first + 1 + assignments < least):
         return None
-    earlier = AuditArchive.objects.order_by("-last_sequence").first()
-    return _Segment(first, last, earlier.last_hash if earlier else GENESIS_HASH)
-
-
-def _first_left() -> int:
-    archived: int | None = AuditArchive.objects.aggregate(last=Max("last_sequence"))["last"]
-    return (archived or 0) + 1
+    return _Segment(earlier, first, last)
 
 
 def _last_that_may(before: datetime) -> int:
@@ -164,7 +167,9 @@ def _move(segment: _Segment, now: datetime, actor: Actor, advance: Callable[[int
     try:
         with transaction.atomic():
             made.save(force_insert=True)
-            record(actor, "audit.archive", made, None, fields_of(made, *_AUDITED))
+            # Behind all that is archived, and so in the database until another archive has one that tells of this too.
+            said = archive_vouching.hashed_fields(segment.earlier, made)
+            record(actor, archive_vouching.ACTION, made, None, said)
     except IntegrityError as error:
         raise ArchiveRefused(
             f"Event {segment.first} was archived meanwhile, by another machine. Its file is there, if both have one "
@@ -188,7 +193,14 @@ def _delete_what_is_left(earlier: AuditArchive) -> None:
         raise ArchiveRefused(
             f"{error} Rows of it are left in the database, and stay there until then."
         ) from error
-    _delete_rows(earlier)
+    try:
+        _delete_rows(earlier)
+    except IntegrityError as error:
+        # The database sees no event any more that tells of the archive: nothing of it was left when that was archived.
+        raise ArchiveRefused(
+            f"Nothing is archived: rows of {earlier.file_name} stand in the database that no run has left there. "
+            "`manage.py audit verify --from-scratch` names them."
+        ) from error
 
 
 def _delete_rows(made: AuditArchive) -> None:

@@ -10,9 +10,10 @@ from uuid import UUID
 from accounts.audit import merkle
 from accounts.audit.batches import Batch, place_of
 from accounts.audit.canonical import utc_text
-from accounts.audit.chain_rows import UNREADABLE, LeafRow
+from accounts.audit.chain_rows import LeafRow
 from accounts.audit.contents import EventRow, assignment_leaf
 from accounts.audit.faults import Broken, FaultKind, FaultReason
+from accounts.audit.written_forms import UNREADABLE
 
 #: An assignment is sealed within seconds. After so long somebody may want to know why it was not.
 _LATE: Final = timedelta(hours=1)
@@ -57,10 +58,12 @@ def check_batch(event: EventRow, batch: Batch, leaves: Iterable[LeafRow]) -> int
 
 
 def _check_place(event: EventRow, batch: Batch, leaf: LeafRow, expected: int) -> None:
+    if isinstance(leaf.index, int) and expected < min(leaf.index, batch.count):
+        raise _no_leaf(event, batch, expected)
+    if leaf.unreadable:
+        raise _bad_leaf(event, leaf, FaultReason.ALTERED, f"As {_place(event, leaf)}, {leaf.unreadable}.")
     if leaf.index == expected < batch.count:
         return
-    if expected < batch.count:
-        raise _no_leaf(event, batch, expected)
     raise _bad_leaf(
         event,
         leaf,
@@ -71,8 +74,6 @@ def _check_place(event: EventRow, batch: Batch, leaf: LeafRow, expected: int) ->
 
 
 def _check_leaf(event: EventRow, leaf: LeafRow) -> tuple[datetime, UUID]:
-    if leaf.unreadable:
-        raise _bad_leaf(event, leaf, FaultReason.ALTERED, f"As {_place(event, leaf)}, {leaf.unreadable}.")
     if leaf.assignment is None:
         raise _bad_leaf(
             event, leaf, FaultReason.MISSING, f"It is {_place(event, leaf)}, and its own row is gone."

@@ -1,29 +1,31 @@
 """One walk along the chain, from one end to the other: what holds is counted, and the first fault ends it.
 
-What is looked at, in the order of the chain: the archives, the events in the database, behind each that seals a batch
-its leaves, and behind each that a checkpoint was made at, that; then the head, and what stands behind it.
+What is looked at, in the order of the chain: what stands before its first event, the archives, the events in the
+database, behind each that seals a batch its leaves, and behind each that a checkpoint was made at, that; then the head,
+what stands behind it, and whether the chain vouches for the archives and the keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from accounts.audit import archive_checks, chain_rows, event_checks
-from accounts.audit.archive_checks import ACTION as ARCHIVE
+from accounts.audit import archive_checks, archive_leftovers, archive_vouching, chain_rows, event_checks
 from accounts.audit.archive_leftovers import Leftovers
+from accounts.audit.archive_vouching import Vouching
 from accounts.audit.batch_checks import batch_of, check_batch
 from accounts.audit.batches import ACTION as SEAL
 from accounts.audit.canonical import GENESIS_HASH
-from accounts.audit.chain_rows import UNREADABLE, LeafRow, Leaves, PersonalRow
-from accounts.audit.checkpoint_checks import CheckpointTrail, check_keys
+from accounts.audit.chain_ends import check_before_first, check_behind_head, read_head
+from accounts.audit.chain_rows import Leaves, PersonalRow
+from accounts.audit.checkpoint_checks import CheckpointTrail, check_keys, check_keys_written
 from accounts.audit.checkpoints import Checkpoint
 from accounts.audit.contents import EventRow
 from accounts.audit.faults import Broken, FaultKind, FaultReason
-from accounts.models import AuditArchive, AuditEvent, AuditHead, AuditVerification, SealedAssignment
+from accounts.models import AuditArchive, AuditVerification, SealedAssignment
 
 #: Told how many records were looked at, and how many there are to look at, now and then.
 Progress = Callable[[int, int], None]
@@ -56,12 +58,17 @@ class Found:
     head_hash: str = GENESIS_HASH
     events: int = 0
     assignments: int = 0
-    #: Assignments that were sealed late; events that are earlier than the one before them, and the first of them.
+    #: Assignments that were sealed late, and the first batch with some; events that are earlier than the one before
+    #: them, and the first of them.
     late: int = 0
+    first_late: int = 0
     backwards: int = 0
     first_backwards: int = 0
-    #: The files of archives that are not here.
+    #: The files of archives that are not here, and how many rows the database still has of what is in them.
     unread_archives: list[str] = field(default_factory=list)
+    uncompared: int = 0
+    #: Archives of which the events are in files that were not read.
+    unheard_archives: list[str] = field(default_factory=list)
 
     def hold(self, sequence: int, chain_hash: str) -> None:
         """The chain holds up to there."""
@@ -86,27 +93,22 @@ class Walk:
 
     def run(self) -> None:
         """Walk to the head as it is now. Raises ``Broken`` at the first fault."""
-        self._read_head()
-        archives = archive_checks.rows()
+        self.found.head_sequence, self.found.head_hash = read_head()
+        check_keys_written()
+        check_before_first()
+        archives = archive_vouching.rows()
         archived = archives[-1].last_sequence if archives else 0
         begins = self._begins_at(archived)
-        first_signed = 0 if self._task.from_scratch else begins
-        self.trail = CheckpointTrail(first_signed, archived, self._task.checkpoints)
+        self.trail = CheckpointTrail(
+            None if self._task.from_scratch else begins, archived, self._task.checkpoints
+        )
         self._count(begins, archives)
         vouching = self._pass_archives(archives)
         self._walk(begins, self.trail)
         self._check_end()
-        self._check_vouched(archives, vouching)
+        self.found.unheard_archives = [archive.file_name for archive in vouching.require()]
         self.trail.finish()
         check_keys()
-
-    def _read_head(self) -> None:
-        head = AuditHead.objects.filter(id=1).first()
-        if head is None:
-            raise Broken(0, FaultKind.HEAD, FaultReason.MISSING, "The head of the chain is gone.")
-        if not isinstance(head.sequence, int):
-            raise Broken(0, FaultKind.HEAD, FaultReason.ALTERED, "The head of the chain cannot be read.")
-        self.found.head_sequence, self.found.head_hash = head.sequence, head.hash
 
     def _begins_at(self, archived: int) -> int:
         """The first event to look at in the database, behind the ``archived`` ones."""
@@ -123,27 +125,30 @@ class Walk:
             return archived + 1
         return max(seen.last_sequence, archived + 1, 1)
 
-    def _pass_archives(self, archives: list[AuditArchive]) -> dict[int, dict[str, Any]]:
-        """Look at the archives; what was said of them, by the first event of each."""
-        vouching = _vouching_events()
+    def _pass_archives(self, archives: list[AuditArchive]) -> Vouching:
+        """Look at the archives; what the chain says of them as far as that was read."""
+        vouching = Vouching(archives)
+        vouching.hear_database(self.found.head_sequence)
         for archive in archives:
-            if archive.first_sequence in vouching:
-                archive_checks.check_vouched(archive, vouching[archive.first_sequence])
-            if not archive_checks.is_there(archive, self._task.archives_dir):
+            there = archive_checks.is_there(archive, self._task.archives_dir)
+            if not there:
                 self.found.unread_archives.append(archive.file_name)
-            elif not self._task.from_scratch:
-                archive_checks.check_file(archive, self._task.archives_dir)
-            else:
+            if there and self._task.from_scratch:
                 self._read_archive(archive, vouching)
+            else:
+                vouching.pass_by(archive)
+                if there:
+                    archive_checks.check_file(archive, self._task.archives_dir)
+                elif self._task.from_scratch:
+                    self.found.uncompared += archive_leftovers.count(archive)
             self._hold(archive.last_sequence, archive.last_hash)
         return vouching
 
-    def _read_archive(self, archive: AuditArchive, vouching: dict[int, dict[str, Any]]) -> None:
+    def _read_archive(self, archive: AuditArchive, vouching: Vouching) -> None:
         leftovers = Leftovers(archive)
         for event in archive_checks.events_of(archive, self._task.archives_dir):
             leftovers.compare(event)
-            if event.vouches_for is not None:
-                vouching[event.vouches_for["first_sequence"]] = event.vouches_for
+            vouching.hear(event.sequence, event.vouches_for)
             self.found.events += 1
             self.found.assignments += len(event.leaves)
             self._hold(event.sequence, event.hash)
@@ -158,12 +163,12 @@ class Walk:
             self._previous = found.hash
         if not self._task.from_scratch:
             found.first_sequence = begins
-        trail.pass_by(found.sequence, found.hash)
+        trail.pass_by(found.sequence, self._previous)
         leaves = Leaves(chain_rows.leaves(begins))
         latest = None
-        for event, beside in chain_rows.events(begins, found.head_sequence):
+        for event, beside in self._events(begins):
             self._check(event, beside, leaves)
-            if latest is not None and event.at < latest - _CLOCKS_APART:
+            if latest is not None and latest - event.at > _CLOCKS_APART:
                 found.first_backwards = found.first_backwards or event.sequence
                 found.backwards += 1
             latest = event.at
@@ -171,14 +176,26 @@ class Walk:
             found.events += 1
             self._tell()
 
+    def _events(self, begins: int) -> Iterator[tuple[EventRow, list[PersonalRow]]]:
+        try:
+            yield from chain_rows.events(begins, self.found.head_sequence)
+        except Broken as unreadable:
+            expected = self.found.sequence + 1
+            if unreadable.fault.sequence > expected:
+                raise event_checks.missing(expected, self._previous) from unreadable
+            raise
+
     def _check(self, event: EventRow, beside: list[PersonalRow], leaves: Leaves) -> None:
         event_checks.check_event(event, beside, self.found.sequence + 1, self._previous)
         if event.action != SEAL:
-            if (leaf := next(leaves.of(event.sequence), None)) is not None:
-                raise _misplaced(leaf)
+            for leaf in leaves.of(event.sequence):
+                raise chain_rows.misplaced(leaf)
             return
         batch = batch_of(event)
-        self.found.late += check_batch(event, batch, leaves.of(event.sequence))
+        late = check_batch(event, batch, leaves.of(event.sequence))
+        if late:
+            self.found.first_late = self.found.first_late or event.sequence
+            self.found.late += late
         self.found.assignments += batch.count
 
     def _hold(self, sequence: int, chain_hash: str) -> None:
@@ -215,14 +232,7 @@ class Walk:
                 f"The head has another hash than event {found.head_sequence}: that event was made anew, or the head "
                 "was changed.",
             )
-        _check_behind_head()
-
-    def _check_vouched(self, archives: list[AuditArchive], vouching: dict[int, dict[str, Any]]) -> None:
-        """Of an archive that nothing was said of so far, the event may be in a later archive that is not read now."""
-        for archive in archives:
-            said = vouching.get(archive.first_sequence)
-            if said is not None or archive is archives[-1]:
-                archive_checks.check_vouched(archive, said)
+        check_behind_head()
 
     def _tell(self) -> None:
         done = self.found.events + self.found.assignments
@@ -241,54 +251,3 @@ class Walk:
                 archive.last_sequence - archive.first_sequence + 1 + archive.assignments
                 for archive in archives
             )
-
-
-def _check_behind_head() -> None:
-    """Raise ``Broken`` where rows are behind the head. What was recorded since the walk began is before it now."""
-    last_event = AuditEvent.objects.order_by("-sequence").values_list("sequence", flat=True).first() or 0
-    last_batch = SealedAssignment.objects.order_by("-batch").values_list("batch", flat=True).first() or 0
-    head = AuditHead.objects.get(id=1)
-    if last_event > head.sequence:
-        event, _ = next(chain_rows.events(head.sequence + 1, last_event))
-        if event.previous_hash == head.hash:
-            raise Broken(
-                head.sequence,
-                FaultKind.HEAD,
-                FaultReason.HEAD_MISMATCH,
-                f"The head says that event {head.sequence} is the last one, and event {event.sequence} follows it: the "
-                "head was set back, or that event was put behind it.",
-            )
-        raise Broken(
-            event.sequence,
-            FaultKind.EVENT,
-            FaultReason.INSERTED,
-            f"Event {event.sequence} is behind the chain's end, and was not recorded.",
-        )
-    if not isinstance(last_batch, int) or last_batch > head.sequence:
-        raise _misplaced(next(chain_rows.leaves(head.sequence + 1)))
-
-
-def _misplaced(leaf: LeafRow) -> Broken:
-    return Broken(
-        leaf.batch if isinstance(leaf.batch, int) else 0,
-        FaultKind.ASSIGNMENT,
-        FaultReason.MISPLACED,
-        f"The assignment of generation {leaf.generation_id} is said to be sealed in batch {leaf.batch}, and there is "
-        "no such batch.",
-        record_id=str(leaf.generation_id or ""),
-    )
-
-
-def _vouching_events() -> dict[int, dict[str, Any]]:
-    """What the events say that were recorded with archives, by the first event that each holds."""
-    vouching: dict[int, dict[str, Any]] = {}
-    events = AuditEvent.objects.filter(action=ARCHIVE).order_by("sequence")
-    for sequence in events.values_list("sequence", flat=True):
-        try:
-            event = EventRow._make(events.values_list(*EventRow._fields).get(sequence=sequence))
-            if event.after is not None and event_checks.holds(event):
-                vouching[int(event.after["first_sequence"])] = event.after
-        except UNREADABLE:
-            # Which the walk finds out about when it comes there.
-            continue
-    return vouching

@@ -7,21 +7,31 @@ from heapq import merge
 from typing import Final
 
 from accounts.audit import chain_rows, checkpoints, signing_keys
-from accounts.audit.checkpoints import Checkpoint, CheckpointReason
+from accounts.audit.checkpoints import Checkpoint, CheckpointFault, CheckpointReason
 from accounts.audit.faults import Broken, FaultKind, FaultReason
+from accounts.audit.row_pages import NOT_READ, columns_of, page, require_database
+from accounts.audit.written_forms import UNREADABLE_PAGE, WrittenForm
+from accounts.models import AuditSigningKey
 
 _END: Final = 2**63
+_KEY: Final = WrittenForm(AuditSigningKey, ("id", "public_key", "signed_by", "signature", "created_at"))
+#: More keys than anybody ever makes.
+_KEYS: Final = 10_000
 
 
 class CheckpointTrail:
     """The checkpoints that a walk has ahead of it: the database's, and those that were kept outside of it."""
 
-    def __init__(self, first: int, archived: int, outside: Iterable[Checkpoint]) -> None:
-        """``first``: the first event that is walked; of what was kept outside, all is looked at. ``archived``: the last
-        event that is.
+    def __init__(self, first: int | None, archived: int, outside: Iterable[Checkpoint]) -> None:
+        """``first``: the first event that is walked (None: all are); of what was kept outside, all is looked at.
+        ``archived``: the last event that is.
         """
         self._archived = archived
         kept = sorted(outside, key=_order)
+        self._compared = checkpoints.Compared()
+        #: The hashes at events that are not walked.
+        before = {one.sequence for one in kept if archived < one.sequence < (first or 0)}
+        self._hashes = checkpoints.hashes_at(before)
         self._ahead: Iterator[Checkpoint] = merge(kept, chain_rows.checkpoints(first), key=_order)
         self._next: Checkpoint | None = None
         self._broken: Broken | None = None
@@ -30,8 +40,11 @@ class CheckpointTrail:
         self.looked_at = 0
         self.not_compared = 0
 
-    def pass_by(self, sequence: int, chain_hash: str) -> None:
-        """Look at all up to the event ``sequence``, at which the chain has ``chain_hash``. Raises ``Broken``."""
+    def pass_by(self, sequence: int, chain_hash: str | None) -> None:
+        """Look at all up to the event ``sequence``, at which the chain has ``chain_hash`` (None: its row says that).
+
+        Raises ``Broken``.
+        """
         while self._next is not None and self._next.sequence <= sequence:
             self._check(self._next, chain_hash if self._next.sequence == sequence else None)
             self._advance()
@@ -40,7 +53,7 @@ class CheckpointTrail:
 
     def finish(self) -> None:
         """Look at those that are left: they are of what was recorded since the walk began, or was cut off."""
-        self.pass_by(_END, "")
+        self.pass_by(_END, None)
 
     def _advance(self) -> None:
         try:
@@ -51,11 +64,11 @@ class CheckpointTrail:
 
     def _check(self, checkpoint: Checkpoint, chain_hash: str | None) -> None:
         self.looked_at += 1
-        if chain_hash is not None or checkpoint.sequence <= self._archived:
-            # Of what is archived the walk has read the hash, or nobody does: each would mean to read a file.
-            fault = checkpoints.fault_of(checkpoint, hash_at=lambda sequence: chain_hash)
-        else:
-            fault = checkpoints.fault_of(checkpoint)
+        fault = self._fault_of(checkpoint, chain_hash)
+        if fault is not None and fault.reason is not CheckpointReason.ARCHIVE_MISSING:
+            # What it was compared with is older than the walk is long: keys are replaced, and the chain goes on.
+            self._compared = checkpoints.Compared()
+            fault = self._fault_of(checkpoint, chain_hash)
         if fault is None:
             return
         if fault.reason is CheckpointReason.ARCHIVE_MISSING:
@@ -65,10 +78,44 @@ class CheckpointTrail:
             checkpoint.sequence, FaultKind.CHECKPOINT, FaultReason(fault.reason.value), fault.message
         )
 
+    def _fault_of(self, checkpoint: Checkpoint, chain_hash: str | None) -> CheckpointFault | None:
+        def hash_at(sequence: int) -> str | None:
+            if chain_hash is not None or sequence <= self._archived:
+                # Of what is archived the walk has read the hash, or nobody does: each would mean to read a file.
+                return chain_hash
+            return self._hashes.get(sequence) or checkpoints.hash_at(sequence)
+
+        return checkpoints.fault_of(checkpoint, hash_at=hash_at, compared=self._compared)
+
+
+def check_keys_written() -> None:
+    """Raise ``Broken`` unless every key's row can be read, and is written as Signalbox writes it."""
+    keys = AuditSigningKey.objects.order_by("created_at")
+    rows, error = page(_KEY, keys, _KEYS)
+    if error is not None:
+        [key_id] = columns_of(keys, len(rows), "id")
+        raise Broken(
+            0,
+            FaultKind.KEY,
+            FaultReason.ALTERED,
+            f"The row of the signing key {key_id} was changed: it cannot be read ({error}).",
+            record_id="" if key_id == NOT_READ else str(key_id),
+        ) from error
+
 
 def check_keys() -> None:
     """Raise ``Broken`` unless every key that checkpoints are signed with was introduced as keys are."""
-    for fault in signing_keys.faults():
+    try:
+        faults = signing_keys.faults()
+    except UNREADABLE_PAGE as error:
+        require_database()
+        raise Broken(
+            0,
+            FaultKind.KEY,
+            FaultReason.ALTERED,
+            f"A signing key, or an event that introduces one, was changed: it cannot be read ({error}).",
+        ) from error
+    for fault in faults:
         raise Broken(0, FaultKind.KEY, FaultReason.UNVOUCHED, fault.message, record_id=fault.key_id)
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from accounts.audit.canonical import commitment
-from accounts.audit.chain_rows import UNREADABLE, PersonalRow
+from accounts.audit.chain_rows import PersonalRow
 from accounts.audit.contents import EVENT_FORMAT, EventRow, event_hash
 from accounts.audit.faults import Broken, FaultKind, FaultReason
+from accounts.audit.row_pages import require_database
+from accounts.audit.written_forms import UNREADABLE, UNREADABLE_PAGE
 from accounts.models import AuditEvent
 
 _FORMATS: Final = range(1, EVENT_FORMAT + 1)
@@ -31,8 +33,21 @@ def check_event(event: EventRow, beside: Iterable[PersonalRow], expected: int, p
             f"Event {event.sequence} is whole, and does not follow event {event.sequence - 1} as that is now: that one "
             "was made anew, with a hash of its own.",
         )
+    check_beside(event.sequence, event.personal, beside)
+
+
+def check_beside(sequence: int, commitments: Mapping[str, str], beside: Iterable[PersonalRow]) -> None:
+    """Raise ``Broken`` unless all that stands beside event ``sequence`` is what it has among its ``commitments``."""
     for value in beside:
-        check_personal(event.sequence, event.personal, value)
+        if value.unreadable:
+            raise Broken(
+                sequence,
+                FaultKind.EVENT,
+                FaultReason.ALTERED,
+                f"The personal value {value.path!r} that is kept of event {sequence} was changed: it cannot be read "
+                f"({value.unreadable}).",
+            )
+        check_personal(sequence, commitments, value)
 
 
 def missing(sequence: int, previous: str | None) -> Broken:
@@ -95,7 +110,8 @@ def _stands_at(sequence: int, previous: str | None) -> int:
     rows: Any = AuditEvent.objects.filter(previous_hash=previous).exclude(sequence=sequence)
     try:
         found = [EventRow._make(row) for row in rows.order_by("sequence").values_list(*EventRow._fields)[:2]]
-    except UNREADABLE:
+    except UNREADABLE_PAGE:
+        require_database()
         return 0
     return next((one.sequence for one in found if holds(one._replace(sequence=sequence))), 0)
 

@@ -27,7 +27,7 @@ class FaultReason(StrEnum):
 
     #: It is gone.
     MISSING = "missing"
-    #: It is not what was recorded.
+    #: It is not what was recorded, cannot be read, or is written otherwise than Signalbox writes it.
     ALTERED = "altered"
     #: It is whole, and does not follow the record before it: that one was made anew.
     UNLINKED = "unlinked"

@@ -6,22 +6,28 @@ key), so the later transaction fails as a whole and its pass looks again.
 
 Only the recent past is searched: before it everything is sealed, but for what was committed very late or by a host
 whose clock is far behind. A sweep finds that.
+
+A row that cannot be read, or is written otherwise than Signalbox writes it, was changed in the database itself. It is
+passed over, so that it holds up no other, and waits: verification names it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
+import structlog
 from django.core.cache import cache
 from django.db import IntegrityError
-from django.db.models import Count, Exists, Min, OuterRef, QuerySet
+from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from accounts.audit.batches import ACTION, LARGEST, OBJECT_KIND, Batch, place_of
 from accounts.audit.contents import AssignmentRow, assignment_leaf
 from accounts.audit.recording import ObjectRef, record
+from accounts.audit.row_pages import NOT_READ, columns_of, page, require_database
+from accounts.audit.written_forms import UNREADABLE, UNREADABLE_PAGE, WrittenForm
 from accounts.models import AuditEvent, LaneAssignment, SealedAssignment
 from accounts.principal import Actor
 from accounts.sole_passes import sole_pass
@@ -38,16 +44,34 @@ _SWEEP_EVERY_S: Final = 3600
 _ASKED_BATCHES: Final = 8
 #: Seconds after which a pass is taken to be dead.
 _LOST_AFTER_S: Final = 60
+#: Rows that one pass goes on behind.
+_MOST_PASSED_OVER: Final = 100
 _ACTOR: Final = Actor.system("sealing")
 _REASON: Final = "assignments of all tenants are sealed together"
+_ASSIGNMENT: Final = WrittenForm(LaneAssignment, AssignmentRow._fields)
+
+_log = structlog.get_logger(__name__)
+#: What this process has logged: a pass comes each second.
+_logged: set[Unsealable] = set()
+
+#: An assignment and its leaf hash.
+_Leaf = tuple[AssignmentRow, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Unsealed:
-    """How many assignments wait for their batch, and the oldest one's time (None: none waits)."""
+    """How many assignments wait for their batch, and the oldest one's time (None: none waits, or it cannot be read)."""
 
     count: int
     oldest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsealable:
+    """An assignment that waits and cannot be sealed: its generation, as far as that can be read, and why."""
+
+    generation_id: str
+    problem: str
 
 
 def seal_alone(now: datetime) -> int:
@@ -66,15 +90,22 @@ def seal(now: datetime, *, late: timedelta = _AT_MOST_LATE, sweep: bool = False)
 
     Of what is older than the newest sealed one by more than ``late``, all is taken to be sealed. ``sweep``: nothing is.
     """
-    sealed = 0
-    lost: list[AssignmentRow] = []
+    sealed = passed_over = 0
+    lost: list[_Leaf] = []
     with every_tenant(_REASON):
         since = None if sweep else _searched_since(now, late)
-        while waiting := _next(since):
-            if _seal(waiting, may_lose=waiting != lost):
-                sealed += len(waiting)
-            else:
+        while passed_over < _MOST_PASSED_OVER:
+            # What was passed over is the oldest that waits: all before it is sealed.
+            waiting, unsealable = _next(_in_order(since), passed_over)
+            if waiting and not _seal(waiting, may_lose=waiting != lost):
                 lost = waiting
+                continue
+            sealed += len(waiting)
+            if unsealable is not None:
+                _tell(unsealable)
+                passed_over += 1
+            elif not waiting:
+                break
     return sealed
 
 
@@ -82,8 +113,25 @@ def unsealed(*, sweep: bool = False) -> Unsealed:
     """How many assignments wait for their batch, in two queries by index; with ``sweep``, of all there are."""
     with every_tenant(_REASON):
         waiting = _waiting(None if sweep else _searched_since(timezone.now(), _AT_MOST_LATE))
-        found = waiting.aggregate(count=Count("generation_id"), oldest_at=Min("created_at"))
-    return Unsealed(**found)
+        try:
+            return Unsealed(**waiting.aggregate(count=Count("generation_id"), oldest_at=Min("created_at")))
+        except UNREADABLE_PAGE:
+            return Unsealed(waiting.count(), None)
+
+
+def first_unsealable(*, sweep: bool = False) -> Unsealable | None:
+    """The oldest of those that wait which cannot be sealed, of all there are or the recent past; None: all can."""
+    with every_tenant(_REASON):
+        in_order = _in_order(None if sweep else _searched_since(timezone.now(), _AT_MOST_LATE))
+        behind = Q()
+        while True:
+            waiting, unsealable = _next(in_order.filter(behind), 0)
+            if unsealable is not None or not waiting:
+                return unsealable
+            last = max((assignment for assignment, _ in waiting), key=place_of)
+            behind = Q(created_at__gte=last.created_at) & (
+                Q(created_at__gt=last.created_at) | Q(generation_id__gt=last.generation_id)
+            )
 
 
 def _waiting(since: datetime | None) -> QuerySet[LaneAssignment]:
@@ -92,10 +140,38 @@ def _waiting(since: datetime | None) -> QuerySet[LaneAssignment]:
     return waiting.filter(created_at__gte=since) if since else waiting
 
 
-def _next(since: datetime | None) -> list[AssignmentRow]:
-    """The oldest ones that wait, in a batch's order."""
-    rows: Any = _waiting(since).order_by("created_at").values_list(*AssignmentRow._fields)[:LARGEST]
-    return sorted(map(AssignmentRow._make, rows), key=place_of)
+def _in_order(since: datetime | None) -> QuerySet[LaneAssignment]:
+    return _waiting(since).order_by("created_at", "generation_id")
+
+
+def _next(in_order: QuerySet[LaneAssignment], start: int) -> tuple[list[_Leaf], Unsealable | None]:
+    """A batch of those that wait, behind the first ``start``, in its order; what ended it, if that cannot be sealed."""
+    rows, error = page(_ASSIGNMENT, in_order, LARGEST, start)
+    leaves: list[_Leaf] = []
+    try:
+        leaves.extend((row, assignment_leaf(row)) for row in map(AssignmentRow._make, rows))
+    except UNREADABLE as unreadable:
+        error = unreadable
+    if error is None:
+        return _sorted(leaves), None
+    [generation_id] = columns_of(in_order, start + len(leaves), "generation_id")
+    return _sorted(leaves), Unsealable(
+        "" if generation_id in (None, NOT_READ) else str(generation_id), str(error)
+    )
+
+
+def _sorted(leaves: list[_Leaf]) -> list[_Leaf]:
+    return sorted(leaves, key=lambda leaf: place_of(leaf[0]))
+
+
+def _tell(unsealable: Unsealable) -> None:
+    if unsealable not in _logged:
+        _logged.add(unsealable)
+        _log.error(
+            "audit_assignment_not_sealed",
+            generation=unsealable.generation_id,
+            problem=unsealable.problem,
+        )
 
 
 def _searched_since(now: datetime, late: timedelta) -> datetime | None:
@@ -108,15 +184,15 @@ def _searched_since(now: datetime, late: timedelta) -> datetime | None:
     try:
         newest = [datetime.fromisoformat(after["last_at"]) for after in batches[:_ASKED_BATCHES] if after]
         return min(now, max(newest)) - late if newest else None
-    except (ValueError, TypeError, KeyError):
+    except UNREADABLE_PAGE:
         # What was tampered with is for verification to find. Sealing goes on, and searches everything.
+        require_database()
         return None
 
 
-def _seal(assignments: list[AssignmentRow], *, may_lose: bool) -> bool:
+def _seal(waiting: list[_Leaf], *, may_lose: bool) -> bool:
     """Seal these; False: another process has sealed some of them meanwhile. Raises ``IntegrityError`` otherwise."""
-    leaves = [assignment_leaf(assignment) for assignment in assignments]
-    batch = Batch.over(assignments, leaves)
+    batch = Batch.over([assignment for assignment, _ in waiting], [leaf for _, leaf in waiting])
     try:
         with write_transaction():
             event = record(_ACTOR, ACTION, ObjectRef(OBJECT_KIND, batch.root), None, batch.fields())
@@ -124,7 +200,7 @@ def _seal(assignments: list[AssignmentRow], *, may_lose: bool) -> bool:
                 SealedAssignment(
                     generation_id=assignment.generation_id, batch=event.sequence, index=index, hash=leaf
                 )
-                for index, (assignment, leaf) in enumerate(zip(assignments, leaves, strict=True))
+                for index, (assignment, leaf) in enumerate(waiting)
             )
     except IntegrityError:
         # Whoever was faster has sealed what made this fail, so that the same ones do not come again.

@@ -4,9 +4,10 @@ They stop mistakes, faults of ours and injected statements; whoever owns the dat
 chain and its checkpoints are for. They are taken away before a migration, because SQLite cannot rebuild a table that
 another one's trigger reads, and put in place after it. Readiness asks whether they are there.
 
-Nothing that is chained can be updated or truncated. It can be deleted only once an ``AuditArchive`` row covers it, and
-those rows are chained themselves. Personal values can be deleted (that is erasure), not rewritten. The head only moves
-on. On SQLite ``INSERT OR REPLACE`` deletes without asking a trigger, so the place of a row that is there refuses it.
+Nothing that is chained can be updated or truncated. It can be deleted only once an ``AuditArchive`` row covers it and
+an event of the chain tells of that row: whoever makes up the row has to make up an event too, and to have the head go
+through it. Personal values can be deleted (that is erasure), not rewritten. The head only moves on. On SQLite ``INSERT
+OR REPLACE`` deletes without asking a trigger, so the place of a row that is there refuses it.
 """
 
 from __future__ import annotations
@@ -55,21 +56,26 @@ class _Guard:
         return [*alone, *(tuple(columns[name] for name in names) for names in together)]
 
 
+#: That ``number`` is archived: an archive covers it, and an event vouches for that, which is behind the archive (a row
+#: cannot vouch for its own deletion), not behind the head, and no fraction (SQLite has them between those taken).
 _ARCHIVED: Final = (
-    "EXISTS (SELECT 1 FROM accounts_auditarchive a "
-    "WHERE {batch} BETWEEN a.first_sequence AND a.last_sequence)"
+    "EXISTS (SELECT 1 FROM accounts_auditarchive a, accounts_auditevent e, accounts_audithead h "
+    "WHERE {number} BETWEEN a.first_sequence AND a.last_sequence "
+    "AND e.object_kind = 'audit_archive' AND e.object_id = CAST(a.first_sequence AS TEXT) "
+    "AND e.action = 'audit.archive' AND e.sequence > a.last_sequence AND e.sequence = CAST(e.sequence AS BIGINT) "
+    "AND h.id = 1 AND e.sequence <= h.sequence)"
 )
 
 GUARDS: Final = (
-    _Guard(AuditEvent, delete_if=_ARCHIVED.format(batch="OLD.sequence")),
+    _Guard(AuditEvent, delete_if=_ARCHIVED.format(number="OLD.sequence")),
     _Guard(
         LaneAssignment,
         delete_if=(
-            "EXISTS (SELECT 1 FROM accounts_sealedassignment s, accounts_auditarchive a "
-            "WHERE s.generation_id = OLD.generation_id AND s.batch BETWEEN a.first_sequence AND a.last_sequence)"
+            "EXISTS (SELECT 1 FROM accounts_sealedassignment s "  # noqa: S608 — our own names
+            f"WHERE s.generation_id = OLD.generation_id AND {_ARCHIVED.format(number='s.batch')})"
         ),
     ),
-    _Guard(SealedAssignment, delete_if=_ARCHIVED.format(batch="OLD.batch")),
+    _Guard(SealedAssignment, delete_if=_ARCHIVED.format(number="OLD.batch")),
     _Guard(AuditPersonalValue, delete_if="1 = 1"),
     _Guard(AuditHead, update_if="NEW.id = OLD.id AND NEW.sequence > OLD.sequence"),
     _Guard(AuditSigningKey),

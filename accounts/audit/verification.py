@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from django.utils import timezone
 
@@ -23,6 +24,9 @@ from accounts.audit import sealing, signing_keys
 from accounts.audit.chain_walk import Found, Progress, Task, Walk
 from accounts.audit.checkpoints import Checkpoint, SignedCheckpoint
 from accounts.audit.faults import Broken, Fault, FaultKind, FaultReason
+from accounts.audit.row_pages import page
+from accounts.audit.sealing import Unsealed
+from accounts.audit.written_forms import WrittenForm
 from accounts.formatting import counted
 from accounts.models import AuditArchive, AuditVerification
 from accounts.tenancy import every_tenant
@@ -40,6 +44,12 @@ __all__ = [
     "verify",
     "verify_and_store",
 ]
+
+_STORED: Final = WrittenForm(
+    AuditVerification, [str(field.attname) for field in AuditVerification._meta.concrete_fields]
+)
+#: An assignment that waits for longer does so for a reason that somebody may want to know.
+_OVERDUE: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +115,7 @@ def store(found: Verification) -> AuditVerification:
         assignments=found.assignments,
         unsealed=found.unsealed,
         fault=found.fault.fields() if found.fault else None,
+        notes=list(found.notes),
     )
 
 
@@ -126,8 +137,10 @@ def verify_and_store(
 
 
 def last_good() -> AuditVerification | None:
-    """The last walk that held; None: there is none."""
-    return AuditVerification.objects.filter(fault__isnull=True).order_by("-started_at").first()
+    """The last walk that held; None: there is none, or what it found cannot be read any more."""
+    held = AuditVerification.objects.filter(fault__isnull=True).order_by("-started_at")
+    readable, _ = page(_STORED, held, 1)
+    return held.first() if readable else None
 
 
 def kept_outside() -> Sequence[SignedCheckpoint]:
@@ -140,12 +153,14 @@ def _verify(task: Task) -> Verification:
     started_at, walk, fault = timezone.now(), Walk(task), None
     try:
         walk.run()
+        _check_waiting(sweep=task.from_scratch)
     except Broken as broken:
         fault = broken.fault
     found = walk.found
-    if fault is not None and fault.kind is FaultKind.EVENT and fault.sequence == found.sequence:
+    if fault is not None and fault.kind is FaultKind.EVENT and fault.sequence == found.sequence > 0:
         # It seemed to be whole, and what follows it has told that it does not belong there.
         found.step_back()
+    unsealed = sealing.unsealed(sweep=task.from_scratch)
     return Verification(
         started_at=started_at,
         first_sequence=found.first_sequence,
@@ -153,19 +168,48 @@ def _verify(task: Task) -> Verification:
         last_hash=found.hash,
         events=found.events,
         assignments=found.assignments,
-        unsealed=sealing.unsealed(sweep=task.from_scratch).count,
+        unsealed=unsealed.count,
         head_sequence=found.head_sequence,
         head_hash=found.head_hash,
         fault=fault,
-        notes=tuple(_notes(found, walk)),
+        notes=(*_notes_on_keys(fault), *_notes(found, walk), *_notes_on_waiting(unsealed, started_at)),
     )
 
 
+def _check_waiting(*, sweep: bool) -> None:
+    """Raise ``Broken`` where an assignment waits that cannot be sealed."""
+    found = sealing.first_unsealable(sweep=sweep)
+    if found is not None:
+        whose = f"generation {found.generation_id}" if found.generation_id else "an unknown generation"
+        raise Broken(
+            0,
+            FaultKind.ASSIGNMENT,
+            FaultReason.ALTERED,
+            f"The assignment of {whose} waits for its batch and cannot be sealed, so that it was changed "
+            f"({found.problem}).",
+            record_id=found.generation_id,
+        )
+
+
+def _notes_on_keys(fault: Fault | None) -> list[str]:
+    return [] if fault is not None and fault.kind is FaultKind.KEY else signing_keys.notes()
+
+
+def _notes_on_waiting(unsealed: Unsealed, now: datetime) -> list[str]:
+    if unsealed.oldest_at is None or now - unsealed.oldest_at < _OVERDUE:
+        return []
+    return [
+        f"An assignment of {unsealed.oldest_at:%Y-%m-%d %H:%M}Z waits to be sealed, the oldest of "
+        f"{unsealed.count:,}: nothing seals, or somebody has put it there."
+    ]
+
+
 def _notes(found: Found, walk: Walk) -> list[str]:
-    notes = signing_keys.notes()
+    notes: list[str] = []
     if found.late:
         notes.append(
-            f"Sealed more than an hour after the lane was given: {counted(found.late, 'assignment')}."
+            f"Sealed more than an hour after the lane was given: {counted(found.late, 'assignment')}, first in batch "
+            f"{found.first_late}."
         )
     if found.backwards:
         notes.append(
@@ -176,6 +220,15 @@ def _notes(found: Found, walk: Walk) -> list[str]:
         notes.append(
             f"Not read: {counted(len(found.unread_archives), 'archive')}, whose files are not here, from "
             f"{found.unread_archives[0]} on."
+        )
+    if found.uncompared:
+        notes.append(
+            f"Not compared: {counted(found.uncompared, 'record')} that the database still has of what is in them."
+        )
+    if found.unheard_archives:
+        notes.append(
+            f"Not vouched for by what was read: {counted(len(found.unheard_archives), 'archive')}, from "
+            f"{found.unheard_archives[0]} on. The events that tell of them are in archives that were not read."
         )
     if walk.trail is not None and walk.trail.not_compared:
         notes.append(

@@ -44,6 +44,9 @@ class AuditEvent(models.Model):
             models.Index(fields=["object_kind", "object_id"], name="audit_event_of_object"),
             models.Index(fields=["tenant_id", "sequence"], name="audit_event_of_tenant"),
         ]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(sequence__gte=1), name="audit_event_from_one"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.sequence}: {self.action} {self.object_name}".strip()
@@ -52,7 +55,7 @@ class AuditEvent(models.Model):
 class AuditPersonalValue(models.Model):
     """One personal value of an event: a name, an address, an e-mail address. It can be erased; the chain holds.
 
-    ``SHA-256(salt ‖ value)`` is the commitment in the event. ``person_id`` is the user whom it is about, if known.
+    The commitment in the event covers salt, ``person_id`` (the user whom it is about, if known) and value.
     """
 
     event = models.ForeignKey(
@@ -100,7 +103,12 @@ class SealedAssignment(models.Model):
     hash = models.CharField(max_length=64)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["batch", "index"], name="sealed_assignment_place")]
+        constraints = [
+            models.UniqueConstraint(fields=["batch", "index"], name="sealed_assignment_place"),
+            models.CheckConstraint(
+                condition=models.Q(batch__gte=1, index__gte=0), name="sealed_assignment_from_one"
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"leaf {self.index} of batch {self.batch}"
@@ -167,6 +175,7 @@ class AuditArchive(models.Model):
                 condition=models.Q(last_sequence__gte=models.F("first_sequence")),
                 name="audit_archive_forwards",
             ),
+            models.CheckConstraint(condition=models.Q(first_sequence__gte=1), name="audit_archive_from_one"),
         ]
 
     def __str__(self) -> str:
@@ -189,6 +198,8 @@ class AuditVerification(models.Model):
     unsealed = models.PositiveBigIntegerField()
     #: The first thing found wrong, in words and codes; empty: the chain held.
     fault = models.JSONField(null=True)
+    #: What is no fault, and worth knowing: texts.
+    notes = models.JSONField(default=list)
 
     class Meta:
         ordering = ["-started_at"]

@@ -17,7 +17,7 @@ from accounts import audit
 from accounts.audit import archives, checkpoints, merkle, sealing
 from accounts.audit.canonical import GENESIS_HASH
 from accounts.audit.contents import assignment_leaf, event_hash
-from accounts.models import AuditEvent, AuditHead, LaneAssignment, SealedAssignment
+from accounts.models import AuditArchive, AuditEvent, AuditHead, LaneAssignment, SealedAssignment
 from accounts.tenancy import every_tenant
 from tests.factories import ACTOR
 
@@ -99,7 +99,8 @@ def chain_anew(first: int) -> None:
     previous = (
         AuditEvent.objects.filter(sequence__lt=first).order_by("-sequence").values_list("hash", flat=True)
     )
-    before = previous.first() or GENESIS_HASH
+    archived = AuditArchive.objects.order_by("-last_sequence").values_list("last_hash", flat=True)
+    before = previous.first() or archived.first() or GENESIS_HASH
     last = first - 1
     for event in AuditEvent.objects.filter(sequence__gte=first).order_by("sequence"):
         event.previous_hash = before

@@ -81,6 +81,8 @@ def test_what_is_old_moves_to_a_file_and_stands_in_the_chain_as_moved(directory:
         *range(last.sequence + 1, before.sequence + 2)
     ]
     event = AuditEvent.objects.get(action="audit.archive")
+    assert event.after
+    assert len(event.after.pop("archives_hash")) == 64
     assert event.after == {
         name: getattr(made, name)
         for name in (

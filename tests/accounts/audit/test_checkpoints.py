@@ -319,7 +319,8 @@ def test_what_was_archived_is_compared_with_its_file(directory: Path, tampering:
     at_its_end = kept_outside(made())
     record()
     archive = archive_file(directory, list(AuditEvent.objects.filter(sequence__lte=7).order_by("sequence")))
-    AuditEvent.objects.filter(sequence__lte=7).delete()
+    with tampering():
+        AuditEvent.objects.filter(sequence__lte=7).delete()
     assert fault_of(inside) is None
     assert fault_of(at_its_end) is None
     assert fault_of(replace(inside, hash="ab" * 32)) is CheckpointReason.BAD_SIGNATURE

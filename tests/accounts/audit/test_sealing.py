@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import redis
+import structlog
 from django.core.cache import cache
-from django.db import IntegrityError
+from django.db import IntegrityError, connection
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
@@ -22,6 +23,7 @@ from accounts.models import AuditEvent, AuditHead, LaneAssignment, SealedAssignm
 from accounts.sole_passes import sole_pass
 from accounts.tenancy import every_tenant
 from tests.accounts.audit.chains import Tampering, assign, record_events
+from tests.accounts.audit.raw_rows import set_raw
 
 pytestmark = pytest.mark.django_db
 
@@ -88,7 +90,7 @@ def test_one_committed_late_is_found_by_the_next_pass_and_one_far_too_late_by_a_
     assert sealing.unsealed(sweep=True).count == sealing.seal(now, sweep=True) == 1
     assert sealing.unsealed(sweep=True).count == 0
     assert verify(from_scratch=True).notes == (
-        "Sealed more than an hour after the lane was given: 1 assignment.",
+        "Sealed more than an hour after the lane was given: 1 assignment, first in batch 3.",
     )
 
 
@@ -200,3 +202,102 @@ def test_one_process_seals_at_a_time_and_sweeps_now_and_then(
     assert sealing.seal_alone(now) == 0
     cache.delete("audit:sealing-swept")
     assert sealing.seal_alone(now) == 1
+
+
+# A row that somebody has changed in the database itself
+
+
+def _unreadable(generation_id: uuid.UUID) -> None:
+    """What neither database refuses, and nobody can read: an object too deep, or on SQLite a time that is none."""
+    with every_tenant("the test changes what it likes"):
+        row = LaneAssignment.objects.get(pk=generation_id)
+    if connection.vendor == "sqlite":
+        set_raw(row, "created_at", "2026-99-99 00:00:00")
+    else:
+        set_raw(row, "step_downs", "[" * 3000 + "]" * 3000, sql="%s::jsonb")
+
+
+@pytest.mark.parametrize("places", [[0], [2], [4], [0, 1], [1, 3], [0, 1, 2, 3, 4]], ids=str)
+@pytest.mark.parametrize("batch", [2, 4096])
+def test_a_row_that_cannot_be_read_waits_alone(
+    tampering: Tampering, monkeypatch: pytest.MonkeyPatch, places: list[int], batch: int
+) -> None:
+    monkeypatch.setattr(sealing, "LARGEST", batch)
+    with tampering():
+        ids = assign(5)
+        for place in places:
+            _unreadable(ids[place])
+        assert sealing.seal(timezone.now()) == 5 - len(places)
+        assert {generation_id for _, _, generation_id in leaves()} == {
+            generation_id for place, generation_id in enumerate(ids) if place not in places
+        }
+        assert sealing.unsealed().count == len(places)
+        assert sealing.seal(timezone.now()) == 0
+        ids = assign(2)
+        assert sealing.seal(timezone.now()) == 2
+    found = verify(from_scratch=True)
+    assert (found.unsealed, found.assignments) == (len(places), 7 - len(places))
+    assert found.fault is not None
+    assert (found.fault.kind, found.fault.reason, found.fault.sequence) == ("assignment", "altered", 0)
+    assert "waits for its batch and cannot be sealed" in found.fault.message
+
+
+def test_a_row_that_cannot_be_read_is_named_and_logged_once(
+    tampering: Tampering,
+) -> None:
+    with tampering():
+        [one] = assign(1)
+        _unreadable(one)
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3):
+                assert sealing.seal(timezone.now()) == 0
+    [line] = [line for line in logs if line["event"] == "audit_assignment_not_sealed"]
+    assert (line["generation"], line["log_level"]) == (str(one), "error")
+    assert line["problem"]
+    assert sealing.first_unsealable() == sealing.Unsealable(str(one), line["problem"])
+    found = verify(from_scratch=False)
+    assert found.fault is not None
+    assert found.fault.id == str(one)
+
+
+def test_what_waits_is_counted_where_the_oldest_time_cannot_be_read(tampering: Tampering) -> None:
+    if connection.vendor != "sqlite":
+        pytest.skip("PostgreSQL has no such times")
+    with tampering():
+        for generation_id in assign(2):
+            _unreadable(generation_id)
+    assert sealing.unsealed(sweep=True) == sealing.Unsealed(2, None)
+
+
+def test_all_that_waits_is_looked_through_for_what_cannot_be_sealed(
+    tampering: Tampering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "LARGEST", 2)
+    with tampering():
+        ids = assign(7)
+        assert sealing.first_unsealable() is None
+        _unreadable(ids[6])
+    found = sealing.first_unsealable()
+    assert found is not None
+    assert found.generation_id == str(ids[6])
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"last_at": "0001-01-01T00:00:00+00:00"},
+        {"last_at": "2026-01-01T00:00:00"},
+        {"last_at": 5},
+        ["last_at"],
+        "last_at",
+        {"last_at": {}},
+    ],
+    ids=str,
+)
+def test_whatever_a_batch_says_of_itself_sealing_goes_on(tampering: Tampering, after: Any) -> None:
+    with tampering():
+        assign(1)
+        sealing.seal(timezone.now())
+        AuditEvent.objects.update(after=after)
+        assign(1, at=timezone.now() - timedelta(days=1))
+    assert sealing.unsealed().count == sealing.seal(timezone.now()) == 1

@@ -30,6 +30,7 @@ from accounts.models import (
 from accounts.tenancy import every_tenant
 from signalbox.health import NotReady
 from tests.accounts.audit.older import record_in_format_1
+from tests.accounts.audit.raw_rows import copy_row
 from tests.factories import ACTOR
 
 _AT = datetime(2027, 1, 2, tzinfo=UTC)
@@ -229,25 +230,80 @@ def _archived(first: int, last: int) -> None:
     )
 
 
-def test_only_what_an_archive_covers_can_be_taken_out() -> None:
+def _vouch(first: int) -> AuditEvent:
+    """The event that tells of the archive that begins with ``first``."""
+    with transaction.atomic():
+        return audit.record(
+            ACTOR,
+            "audit.archive",
+            audit.ObjectRef("audit_archive", str(first)),
+            None,
+            {"first_sequence": first},
+        )
+
+
+def _sealed_chain() -> None:
+    """Three events, the second and the third with a leaf, and the second's assignment."""
     for _ in range(3):
         _event()
     _assignment()
     SealedAssignment.objects.create(generation_id=_GENERATION, batch=2, index=0, hash="ab" * 32)
     SealedAssignment.objects.create(generation_id=uuid.uuid4(), batch=3, index=0, hash="ab" * 32)
+
+
+def _refused_to_go(last: int) -> None:
+    """Nothing of what there is up to the event ``last`` can be taken out."""
+    with every_tenant("test"):
+        _refused(lambda: LaneAssignment.objects.all()._raw_delete(using="default"))
+    _refused(lambda: SealedAssignment.objects.filter(batch__lte=last)._raw_delete(using="default"))
+    _refused(lambda: AuditEvent.objects.filter(sequence__lte=last)._raw_delete(using="default"))
+
+
+def test_what_an_archive_covers_stays_while_no_event_tells_of_it() -> None:
+    _sealed_chain()
     _archived(1, 2)
+    _refused_to_go(2)
+    _vouch(3)
+    _refused_to_go(2)
+    _vouch(1)
+    with every_tenant("test"):
+        assert LaneAssignment.objects.all()._raw_delete(using="default") == 1
+
+
+def test_an_event_that_is_not_in_the_chain_vouches_for_nothing() -> None:
+    """Behind the head it was recorded by nobody; and before its archive's end it would go with what it lets go."""
+    _sealed_chain()
+    told = _vouch(1)
+    _archived(1, told.sequence)
+    _refused_to_go(told.sequence)
+    places: list[Any] = [told.sequence + 1, 10**9]
+    if connection.vendor == "sqlite":
+        places += [told.sequence + 0.5, "x", b"x", float("inf")]
+    for number, place in enumerate(places):
+        with transaction.atomic():
+            copy_row(told, sequence=place, hash=f"{number:064}")
+            _refused_to_go(told.sequence)
+            transaction.set_rollback(True)
+
+
+def test_only_what_an_archive_covers_can_be_taken_out() -> None:
+    _sealed_chain()
+    _archived(1, 2)
+    _vouch(1)
     with every_tenant("test"):
         _refused(lambda: AuditEvent.objects.filter(sequence=3).delete())
         _refused(lambda: SealedAssignment.objects.filter(batch=3).delete())
         assert LaneAssignment.objects.all()._raw_delete(using="default") == 1
         assert SealedAssignment.objects.filter(batch=2)._raw_delete(using="default") == 1
         assert AuditEvent.objects.filter(sequence__lte=2)._raw_delete(using="default") == 2
-    assert [row["sequence"] for row in _rows(AuditEvent)] == [3]
+    assert [row["sequence"] for row in _rows(AuditEvent)] == [3, 4]
 
 
 def test_an_assignment_that_no_batch_has_sealed_stays() -> None:
+    _event()
     _assignment()
-    _archived(1, 1_000_000)
+    _archived(1, 1)
+    _vouch(1)
     with every_tenant("test"):
         _refused(lambda: LaneAssignment.objects.all()._raw_delete(using="default"))
 

@@ -439,7 +439,9 @@ def test_what_was_never_sealed_is_counted_and_what_was_sealed_late_is_noted(
     sealing.seal(timezone.now(), sweep=True)
     found = verify(from_scratch=True)
     assert (found.fault, found.unsealed) == (None, 0)
-    assert found.notes == ("Sealed more than an hour after the lane was given: 1 assignment.",)
+    assert found.notes == (
+        f"Sealed more than an hour after the lane was given: 1 assignment, first in batch {built.head + 1}.",
+    )
 
 
 def test_a_clock_that_was_set_back_is_noted_and_no_fault(tampering: Tampering) -> None:
@@ -487,6 +489,7 @@ def test_an_end_cut_off_with_the_head_set_back_is_found_by_a_checkpoint_kept_out
     end = built.checkpoint - 1
     gone = AuditEvent.objects.filter(sequence__gt=end)
     SealedAssignment.objects.filter(batch__gt=end).delete()
+    AuditPersonalValue.objects.filter(event_id__gt=end).delete()
     gone.delete()
     AuditHead.objects.update(sequence=end, hash=event(end).hash)
     AuditCheckpoint.objects.filter(sequence__gt=end).delete()
@@ -591,6 +594,27 @@ def test_an_end_cut_off_since_it_was_last_verified_is_found(built: Built, from_s
     AuditEvent.objects.filter(sequence=built.head).delete()
     AuditHead.objects.update(sequence=built.head - 1, hash=event(built.head - 1).hash)
     assert named(fault(from_scratch=from_scratch)) == ("head", built.head, "truncated")
+
+
+def test_an_incremental_walk_fits_a_checkpoint_of_the_event_before_it(built: Built) -> None:
+    made = checkpoints.make(timezone.now())
+    assert made
+    outside = [checkpoints.parse(checkpoints.line(made))]
+    record_events(1)
+    stored = verify_and_store(from_scratch=True)
+    assert stored.last_sequence == made.sequence + 1
+    record_events(1)
+    found = verify(from_scratch=False, checkpoints=outside)
+    assert (found.fault, found.first_sequence) == (None, made.sequence + 1)
+
+
+def test_what_is_noted_is_kept_with_what_was_found(built: Built) -> None:
+    assign(1, at=timezone.now() - timedelta(hours=2))
+    sealing.seal(timezone.now(), sweep=True)
+    stored = verify_and_store(from_scratch=True)
+    stored.refresh_from_db()
+    [note] = stored.notes
+    assert note.startswith("Sealed more than an hour after")
 
 
 def test_an_incremental_walk_is_compared_with_checkpoints_of_what_is_before_it(built: Built) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from accounts.audit import archives, checkpoints, sealing
+from accounts.audit import archive_files, archive_vouching, archives, checkpoints, sealing
 from accounts.audit.verification import verify, verify_and_store
 from accounts.models import AuditArchive, AuditCheckpoint, AuditEvent, SealedAssignment
 from tests.accounts.audit.chains import (
@@ -173,7 +173,7 @@ def test_an_archive_that_nobody_recorded_is_named(built: Built) -> None:
         previous_hash=second.last_hash,
         last_hash=head.previous_hash,
         assignments=0,
-        file_name="audit-none.jsonl.gz",
+        file_name=archive_files.name_of(second.last_sequence + 1, head.sequence - 1),
         file_sha256="0" * 64,
         file_bytes=1,
         created_at=timezone.now(),
@@ -207,6 +207,7 @@ def test_a_file_made_anew_with_its_row_and_all_that_vouches_for_it_fails_by_its_
             **vouching.after,
             "file_sha256": second.file_sha256,
             "file_bytes": second.file_bytes,
+            "archives_hash": archive_vouching.hashed_fields(both()[:1], second)["archives_hash"],
         },
     )
     AuditCheckpoint.objects.filter(sequence__gt=second.last_sequence).delete()

@@ -175,7 +175,9 @@ def test_a_flipped_bit_in_any_column_of_any_row_is_found(built: Built, data: st.
     except _Refused:
         return
     if found is None:
+        # PostgreSQL reads a value, of which there are several texts, and keeps one form of it.
         assert unchanged, f"{flip} was not found"
+        assert connection.vendor == "postgresql", f"{flip} was not found"
         return
     assert found.sequence <= _sequence_of(row, built), f"{flip}: {found} is not the first"
     if model in (AuditEvent, LaneAssignment) and flip.field.name not in ("sequence", "generation_id"):
@@ -291,6 +293,7 @@ def test_an_end_that_was_cut_off_is_found(built: Built, data: st.DataObject) -> 
         AuditEvent.objects.filter(sequence__gt=last).delete()
         if leaves_too:
             SealedAssignment.objects.filter(batch__gt=last).delete()
+            AuditPersonalValue.objects.filter(event_id__gt=last).delete()
         if rewound:
             AuditHead.objects.update(sequence=last, hash=AuditEvent.objects.get(sequence=last).hash)
 
@@ -298,7 +301,7 @@ def test_an_end_that_was_cut_off_is_found(built: Built, data: st.DataObject) -> 
     if not rewound:
         assert found is not None
         assert (found.sequence, found.reason) == (last + 1, "truncated")
-    elif last < built.checkpoint or (not leaves_too and last < max(built.batches)):
+    elif last < built.checkpoint or not leaves_too:
         assert found is not None
     else:
         assert found is None, "that is for a checkpoint to tell, or for the last verification"
