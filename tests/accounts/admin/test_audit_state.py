@@ -180,3 +180,14 @@ def test_what_waits_is_counted(made: Audited, as_auditor: Client) -> None:
     with time_machine.travel(NOW + timedelta(minutes=3), tick=True):
         said = text(as_auditor.get(PAGE))
     assert "Assignments not sealed 1 the oldest 3" in said
+
+
+def test_what_the_last_verification_has_noted_is_shown(made: Audited, as_auditor: Client) -> None:
+    as_auditor.post(VERIFY, {"from": "scratch"})
+    assert "Note:" not in text(as_auditor.get(PAGE))
+    last = AuditVerification.objects.get()
+    last.notes = ["Not read: 2 archives, whose files are not here.", "A clock was <set> back."]
+    last.save()
+    said = as_auditor.get(PAGE).content.decode()
+    assert "Note: Not read: 2 archives, whose files are not here." in said
+    assert "A clock was &lt;set&gt; back." in said

@@ -13,11 +13,13 @@ import pytest
 from django.db import connection, models, transaction
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
+from hypothesis import given
+from hypothesis import strategies as st
 
 from accounts import audit
-from accounts.audit import sealing
+from accounts.audit import sealing, written_forms
 from accounts.audit.verification import verify
-from accounts.audit.written_forms import WrittenForm
+from accounts.audit.written_forms import WRITTEN, WrittenForm, WrittenOtherwise
 from accounts.models import (
     AuditArchive,
     AuditCheckpoint,
@@ -241,6 +243,35 @@ def test_what_signalbox_itself_writes_is_in_its_form(built: Built) -> None:
     assert sealing.seal(timezone.now()) == 4, "the one that waited is among them"
     found = verify(from_scratch=True)
     assert (found.fault, found.unsealed) == (None, 0)
+
+
+@on_sqlite
+@given(
+    time=st.datetimes(timezones=st.just(UTC)),
+    number=st.uuids(),
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner)
+    ),
+)
+def test_the_form_is_the_one_that_django_writes(time: datetime, number: uuid.UUID, value: Any) -> None:
+    values = {models.DateTimeField: time, models.UUIDField: number, models.JSONField: value or {}}
+    assert values.keys() == WRITTEN.keys()
+    for kind, one in values.items():
+        assert WRITTEN[kind](one) == kind().get_db_prep_save(one, connection)
+
+
+@on_sqlite
+def test_what_is_remembered_of_texts_has_an_end_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(written_forms, "_MOST_KNOWN", 3)
+    form = WrittenForm(SealedAssignment, ["generation_id", "index"])
+    for number in [*range(10), *range(10)]:
+        generation_id = uuid.UUID(int=number)
+        row = (generation_id, number, generation_id.hex)
+        assert form.checked(row) == row[:2]
+        with pytest.raises(WrittenOtherwise, match="generation_id"):
+            form.checked((generation_id, number, str(generation_id)))
+        with pytest.raises(WrittenOtherwise, match="index"):
+            form.checked((generation_id, str(number), generation_id.hex))
 
 
 def test_a_column_of_a_kind_that_is_not_known_is_refused() -> None:
