@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
+import os
+import pwd
 from collections.abc import Mapping, Sequence
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -59,8 +60,8 @@ def actor_of_key(request: HttpRequest, principal: Principal) -> Actor:
 
 
 def command_actor(command: str) -> Actor:
-    """Whoever runs a management command: the audit keeps the command's name and the account it ran under."""
-    return Actor.system(f"manage.py {command} ({getpass.getuser()})")
+    """Whoever runs a management command: the audit keeps the command's name and the account that it runs under."""
+    return Actor.system(f"manage.py {command}", account=_own_account())
 
 
 def address_of(request: HttpRequest) -> str:
@@ -100,6 +101,16 @@ def _session_fingerprint(request: HttpRequest) -> str:
     """Tells sessions apart, and opens none: a session's key is a password while it lasts."""
     key = request.session.session_key if hasattr(request, "session") else None
     return hashlib.sha256(key.encode()).hexdigest()[:16] if key else ""
+
+
+def _own_account() -> str:
+    """The account that this process runs under, as the system has it: the environment can say anything."""
+    uid = os.getuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        # As in a container that runs under a number.
+        return str(uid)
 
 
 def _request_id(request: HttpRequest) -> str:

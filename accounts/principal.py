@@ -43,8 +43,10 @@ class Actor:
     address: str = ""
     #: A fingerprint of the browser's session, 16 hexadecimal digits.
     session: str = ""
+    #: The account of the operating system that a command runs under: a person's, as often as not.
+    account: str = ""
 
     @classmethod
-    def system(cls, name: str) -> Self:
-        """A part of the system itself: a command, a task, a worker."""
-        return cls(kind="system", id="", name=name)
+    def system(cls, name: str, account: str = "") -> Self:
+        """A part of the system itself: a command, and the account that it runs under; a task, a worker."""
+        return cls(kind="system", id="", name=name, account=account)

@@ -28,7 +28,7 @@ def _family(title: str, *kinds: str) -> Family:
 FAMILIES: Final[Mapping[str, Family]] = {
     "rights": _family("Lanes, budgets and prices", "entitlement", "lane", "price"),
     "keys": _family("API keys", "api_key", "pepper"),
-    "people": _family("People, roles and log-ins", "user", "membership", "session"),
+    "people": _family("People, roles and log-ins", "user", "membership", "session", "command_account"),
     "tenants": _family("Tenants", "tenant"),
     "models": _family(
         "Models and scheduling",

@@ -16,6 +16,7 @@ from django.utils.dateparse import parse_datetime
 
 from accounts import entitlements
 from accounts.audit.history import History, histories
+from accounts.audit.values import masked
 from accounts.entitlement_terms import Terms
 from accounts.limits import LimitName, Limits
 from accounts.models import Approval, AuditEvent, Entitlement, OnExhausted
@@ -129,8 +130,9 @@ def records_of(rows: Iterable[Entitlement], at: datetime | None = None) -> dict[
 
 
 def _differences(row: Entitlement, history: History) -> list[str]:
-    now = entitlements.audited(row)
-    return [name for name, said in history.fields.items() if name in now and now[name] != said]
+    # As a record would have it, by the rules of now: older ones may have masked less.
+    now, recorded = masked(entitlements.audited(row)) or {}, masked(history.fields) or {}
+    return [name for name, said in recorded.items() if name in now and now[name] != said]
 
 
 def _time(value: Any) -> datetime | None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.db.models import QuerySet
 
+from accounts.audit.values import ACCOUNT_PATH
 from accounts.models import AuditEvent
 
 #: What stands where a personal value was erased.
@@ -16,7 +17,10 @@ ERASED: Final = "(erased)"
 
 @dataclass(frozen=True, slots=True)
 class Disclosed:
-    """What an event says, personal values in their places."""
+    """What an event says, personal values in their places.
+
+    ``actor_name``: of a command, with the account that it ran under.
+    """
 
     actor_name: str
     object_name: str
@@ -37,13 +41,21 @@ def disclose(event: AuditEvent) -> Disclosed:
     def at(path: str, chained: str) -> str:
         return values.get(path, ERASED) if path in event.personal else chained
 
+    actor_name, account = at("actor_name", event.actor_name), at(ACCOUNT_PATH, "")
     return Disclosed(
-        actor_name=at("actor_name", event.actor_name),
+        actor_name=_with_account(actor_name, account),
         object_name=at("object_name", event.object_name),
         address=at("address", event.address),
         before=_fields("before", event.before, event.personal, values),
         after=_fields("after", event.after, event.personal, values),
     )
+
+
+def _with_account(name: str, account: str) -> str:
+    """A command and whose account it ran under. (``ERASED`` has brackets of its own.)"""
+    if not account:
+        return name
+    return f"{name} {account}" if account == ERASED else f"{name} ({account})"
 
 
 def _fields(

@@ -18,7 +18,15 @@ from django.db import DatabaseError, connection, models
 from django.utils import timezone
 
 from accounts.audit.contents import EVENT_FORMAT, event_hash
-from accounts.audit.values import AuditError, PersonalValue, masked, masked_text, personal_fields, plain
+from accounts.audit.values import (
+    ACCOUNT_PATH,
+    AuditError,
+    PersonalValue,
+    masked,
+    masked_text,
+    personal_fields,
+    plain,
+)
 from accounts.models import AuditEvent, AuditHead, AuditPersonalValue, Membership, Tenant, User
 from accounts.principal import Actor
 
@@ -175,6 +183,8 @@ def _personal_values(
     found = []
     if actor.kind == "user":
         found.append(PersonalValue.of("actor_name", actor_name, actor_id))
+    if actor.account:
+        found.append(PersonalValue.of(ACCOUNT_PATH, masked_text(actor.account), None))
     if actor.address:
         found.append(PersonalValue.of("address", actor.address[:45], actor_id))
     if reference.kind in _NAMED_AFTER_PEOPLE and object_name:

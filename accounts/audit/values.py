@@ -1,7 +1,7 @@
 """What may stand in an event: plain values without secrets, and of personal ones a commitment.
 
-Secrets are masked for good. What is about a person (a name, an e-mail address, where they were) is masked in the chain
-too, but kept beside it with a random salt, where it can be read until it is erased.
+Secrets are masked for good. What is about a person (a name, an account, an e-mail address, where they were) is masked
+in the chain too, but kept beside it with a random salt, where it can be read until it is erased.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from uuid import UUID
 from django.db import models
 
 from accounts.audit.canonical import commitment
+from accounts.credential_text import CONTAINS_CREDENTIAL
 from accounts.key_text import CONTAINS_KEY
 
 MASK: Final = "***"
 _SALT_BYTES: Final = 16
+#: Where the account of the operating system stands that a command ran under.
+ACCOUNT_PATH: Final = "actor_account"
 #: As long as the longest e-mail address.
 LONGEST_PERSONAL: Final = 254
 
 _SECRET_FIELDS = re.compile(r"(^|_)(password|secret|token|digest|pepper|authorization|cookie|raw)$")
 _PERSONAL_FIELDS = frozenset({"email", "first_name", "last_name", "username"})
+#: Whose home directory a path leads through.
+_HOME = re.compile(r"(?<![\w./-])((?:/var|/export)?/(?:home|Users)/)[^\s/\"']+")
 
 
 class AuditError(RuntimeError):
@@ -66,12 +71,18 @@ def masked(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The fields as plain values, secrets and personal ones masked. Raises ``AuditError`` as ``plain``."""
     if values is None:
         return None
-    return {name: MASK if _must_hide(name, value) else plain(value) for name, value in values.items()}
+    return {
+        name: MASK if _must_hide(name, value) else _without_secrets(plain(value))
+        for name, value in values.items()
+    }
 
 
 def masked_text(text: str) -> str:
-    """``text`` without the API keys in it."""
-    return CONTAINS_KEY.sub(MASK, text)
+    """``text`` without the credentials in it, ours and those of others that have a shape, and without whose home it is.
+
+    What it is masked to cannot be told from another masked value: compare before.
+    """
+    return _HOME.sub(rf"\g<1>{MASK}", CONTAINS_CREDENTIAL.sub(MASK, CONTAINS_KEY.sub(MASK, text)))
 
 
 def plain(value: Any) -> Any:
@@ -82,7 +93,7 @@ def plain(value: Any) -> Any:
         case None | bool() | int():
             return value
         case str():
-            return masked_text(value)
+            return value
         case UUID():
             return str(value)
         case datetime():
@@ -90,13 +101,26 @@ def plain(value: Any) -> Any:
         case models.Model():
             return plain(value.pk)
         case Mapping():
-            return masked(value)
+            return {str(name): plain(inner) for name, inner in value.items()}
         case list() | tuple():
             return [plain(item) for item in value]
         case set() | frozenset():
             return sorted(plain(item) for item in value)
         case _:
             raise AuditError(f"audit values are plain (text, whole numbers, times, ids), not {value!r}")
+
+
+def _without_secrets(value: Any) -> Any:
+    """A plain value, masked wherever it is text."""
+    match value:
+        case str():
+            return masked_text(value)
+        case dict():
+            return masked(value)
+        case list():
+            return [_without_secrets(item) for item in value]
+        case _:
+            return value
 
 
 def _must_hide(name: str, value: Any) -> bool:

@@ -70,6 +70,9 @@ class Command(BaseCommand):
             raise CommandError("Nothing was changed: that is not the name. (--yes does not ask.)")
         erased = users.erase(user=user, actor=command_actor("user erase"))
         self.stdout.write(f"Erased. Records name the account by its id, {erased.id}; lists show {erased}.")
+        self.stderr.write(
+            "If they ran commands under an account of the operating system: `manage.py audit erase-account ACCOUNT`."
+        )
 
     def _list(self, options: dict[str, Any]) -> None:
         users_there_are = list(User.objects.all())

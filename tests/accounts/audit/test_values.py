@@ -73,6 +73,45 @@ def test_api_keys_are_masked_wherever_they_stand() -> None:
     assert (event.actor_name, event.object_name) == ("manage.py ***", "***")
 
 
+GITHUB = "ghp_" + "q7Zt2Xw9Lr4Kb8Vn3Hc6Jd1Fs5Gp0Myq7Zt"
+
+
+@pytest.mark.django_db
+def test_credentials_of_others_are_masked_wherever_they_stand() -> None:
+    event = _recorded(
+        obj=audit.ObjectRef("thing", "1", f"the {GITHUB} one"),
+        before={"source": "https://grace:hunter2@example.com/a.gguf", "deep": [{"list": [GITHUB]}]},
+        after={"reason": f"for {GITHUB}", "sha256": "0" * 64},
+    )
+    assert event.object_name == "the *** one"
+    assert event.before == {"source": "https://***@example.com/a.gguf", "deep": [{"list": ["***"]}]}
+    assert event.after == {"reason": "for ***", "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("path", "recorded"),
+    [
+        ("/home/jane.doe/models/a.gguf", "/home/***/models/a.gguf"),
+        ("/home/jane.doe", "/home/***"),
+        ("/Users/jane/.signalbox/models/a", "/Users/***/.signalbox/models/a"),
+        ("/var/home/jane/a", "/var/home/***/a"),
+        ("from '/home/jane/a b'", "from '/home/***/a b'"),
+        ("/srv/models/home/a.gguf", "/srv/models/home/a.gguf"),
+        ("https://example.com/home/a.gguf", "https://example.com/home/a.gguf"),
+        ("org/home/a", "org/home/a"),
+    ],
+)
+def test_whose_home_a_path_leads_through_is_masked(path: str, recorded: str) -> None:
+    assert masked({"directory": path}) == {"directory": recorded}
+
+
+def test_what_is_compared_before_it_is_recorded_is_not_masked_yet() -> None:
+    """A row that moves from one home to another has changed."""
+    before, after = (plain({"directory": f"/home/{name}/a", "token": name}) for name in ("jane", "john"))
+    assert before != after
+    assert masked(before) == masked(after)
+
+
 @pytest.mark.parametrize(
     ("value", "written"),
     [

@@ -11,6 +11,7 @@ from django.utils import timezone
 from accounts import audit
 from accounts.audit import checkpoints
 from accounts.models import Entitlement, LaneAssignment
+from accounts.principal import Actor
 from accounts.tasks import checkpoint_audit, seal_assignments
 from accounts.tenancy import every_tenant
 from tests.accounts.audit.walk.stage import Act, Scenario, Stage
@@ -57,6 +58,14 @@ def _rotate(stage: Stage) -> Act:
     return stage.command("audit", "rotate-key")
 
 
+def _erase_account(stage: Stage) -> Act:
+    with transaction.atomic():
+        jane = Actor.system("manage.py key list", account="m4rk-account")
+        audit.record(jane, "thing.change", audit.ObjectRef("thing", "1"), None, None)
+    stage.secrets.append("m4rk-account")
+    return stage.command("audit", "erase-account", "m4rk-account")
+
+
 def _archive(stage: Stage) -> Act:
     _begun()
     return stage.command("audit", "archive", "--before", "2099-01-01")
@@ -97,6 +106,7 @@ PROOFS: Final[dict[str, Scenario]] = {
     "manage.py audit settings": Scenario(
         ("audit_settings.change",), lambda s: s.command("audit", "settings", "--checkpoint-minutes", "5")
     ),
+    "manage.py audit erase-account": Scenario(("command_account.erase",), _erase_account),
     "manage.py user erase": Scenario(
         ("user.erase",), lambda s: s.command("user", "erase", s.user(is_active=False).username, "--yes")
     ),

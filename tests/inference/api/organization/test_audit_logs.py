@@ -297,7 +297,7 @@ async def test_a_tenants_admin_is_told_of_people_and_keys_from_outside_what_they
             person(outsider, address="192.0.2.2"),
             acting_key(own, address="192.0.2.3"),
             acting_key(foreign, address="192.0.2.4"),
-            Actor.system("manage.py key create (root)"),
+            Actor.system("manage.py key create", account="jane.doe"),
         ):
             record(actor=actor, tenant=tenant)
         return member, outsider
@@ -320,6 +320,7 @@ async def test_a_tenants_admin_is_told_of_people_and_keys_from_outside_what_they
     assert len(await entries(operator, "&actor_emails[]=operator@example.com")) == 1
     names = [entry["actor"]["name"] for entry in await entries(operator, "&event_types[]=thing.change")]
     assert None not in names
+    assert "manage.py key create (jane.doe)" in names
 
 
 async def test_a_person_who_left_the_tenant_is_named_still(admin: AsgiClient, tenant: Tenant) -> None:
