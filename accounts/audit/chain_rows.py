@@ -229,6 +229,5 @@ def _assignment(row: tuple[Any, ...]) -> AssignmentRow | str:
 
 
 def _unreadable(sequence: int, kind: FaultKind, what: str, error: Exception) -> Broken:
-    return Broken(
-        sequence, kind, FaultReason.ALTERED, f"{what} cannot be read, so that it was changed ({error})."
-    )
+    how = str(error) if isinstance(error, WrittenOtherwise) else f"it cannot be read ({error})"
+    return Broken(sequence, kind, FaultReason.ALTERED, f"{what} was changed: {how}.")
