@@ -10,9 +10,11 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from typing import Any, Final
+from uuid import UUID
 
 #: What the first event's ``previous_hash`` is.
 GENESIS_HASH: Final = "0" * 64
+_SALT_DIGITS: Final = 32
 
 
 def canonical_json(value: Any) -> bytes:
@@ -30,13 +32,19 @@ def link_hash(previous: str, content: str) -> str:
     return hashlib.sha256(bytes.fromhex(previous) + bytes.fromhex(content)).hexdigest()
 
 
-def commitment(salt: str, value: str) -> str:
+def commitment(salt: str, person_id: UUID | None, value: str) -> str:
     """What stands in the chain for a personal ``value``: tells nothing of it without the random ``salt``.
 
-    ``salt`` is 32 hexadecimal digits. With both, anybody can see that the value is the one that was recorded; once they
-    are erased nobody can learn it, and the chain holds as before.
+    With value, salt (32 hexadecimal digits) and whom it is about (None: nobody who is known) anybody can see that they
+    are those that were recorded; once they are erased nobody can learn them, and the chain holds as before. The person
+    is a part of it so that whoever erases them finds all that is theirs. It is SHA-256 over the salt's 16 bytes, the
+    person's id as 32 digits or nothing, a line feed, and the value. Raises ``ValueError`` for another salt: a longer
+    one could hold what belongs behind it.
     """
-    return hashlib.sha256(unhex(salt) + value.encode()).hexdigest()
+    if len(salt) != _SALT_DIGITS:
+        raise ValueError(f"a salt has {_SALT_DIGITS} hexadecimal digits")
+    person = person_id.hex if person_id else ""
+    return hashlib.sha256(unhex(salt) + f"{person}\n{value}".encode()).hexdigest()
 
 
 def unhex(digits: str) -> bytes:

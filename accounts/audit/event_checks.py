@@ -119,7 +119,7 @@ def _stands_at(sequence: int, previous: str | None) -> int:
 def check_personal(sequence: int, commitments: Mapping[str, str], row: PersonalRow) -> None:
     """Raise ``Broken`` unless ``row`` is what event ``sequence`` has among its ``commitments``."""
     try:
-        fits = commitments.get(row.path) == commitment(row.salt, row.value)
+        fits = commitments.get(row.path) == commitment(row.salt, row.person_id, row.value)
     except UNREADABLE:
         fits = False
     if not fits:

@@ -33,8 +33,8 @@ def header(
 ) -> Record:
     """The first line of a file of the events ``first`` to ``last``; ``previous`` is the chain's hash before them.
 
-    ``kind`` is ``export`` or ``archive``, ``selection`` what was asked for, ``export_id`` which export it is, and
-    ``event`` the one that records it, where that is shown.
+    ``kind`` is ``export`` or ``archive``, ``selection`` what was asked for. Of an export, ``export_id`` is which one it
+    is, and ``event`` the one that records it: that says the same of it, and was recorded ``at`` that time.
     """
     return {
         "record": "header",
@@ -67,7 +67,12 @@ def event(content: Mapping[str, Any], chain_hash: str, personal: Mapping[str, Au
     shown: Record = {"record": "event", "content": content, "hash": chain_hash}
     if personal:
         shown["personal"] = {
-            path: {"salt": value.salt, "value": value.value} for path, value in personal.items()
+            path: {
+                "salt": value.salt,
+                "person": value.person_id.hex if value.person_id else None,
+                "value": value.value,
+            }
+            for path, value in personal.items()
         }
     return shown
 
@@ -75,6 +80,11 @@ def event(content: Mapping[str, Any], chain_hash: str, personal: Mapping[str, Au
 def link(sequence: int, hash_of_content: str) -> Record:
     """An event that is not shown: enough to follow the chain past it."""
     return {"record": "link", "sequence": sequence, "content_hash": hash_of_content}
+
+
+def gap(sequence: int, chain_hash: str) -> Record:
+    """Events that the file goes over, up to ``sequence``, where the chain's hash is ``chain_hash``."""
+    return {"record": "gap", "sequence": sequence, "hash": chain_hash}
 
 
 def assignment(
@@ -121,7 +131,7 @@ class Lines:
 
         That proves nothing of the audit; it tells a file that was cut short or damaged on its way.
         """
-        kinds = ("event", "link", "assignment", "key", "checkpoint")
+        kinds = ("event", "link", "gap", "assignment", "key", "checkpoint")
         counts = {kind: self._counts[kind] for kind in kinds}
         end = {"record": "end", "sequence": sequence, "hash": chain_hash, "counts": counts}
         return canonical_json({**end, "sha256": self._written.hexdigest()}) + b"\n"

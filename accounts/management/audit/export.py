@@ -64,7 +64,7 @@ class Export(Verb):
             raise CommandError(
                 f"The export cannot be written to {options['output']}: {error.strerror}."
             ) from error
-        _tell(options["output"], begun.total)
+        _tell(options["output"], begun)
 
 
 def moment(text: str) -> datetime:
@@ -112,14 +112,19 @@ def _output(name: str, stdout: OutputWrapper) -> Iterator[Callable[[bytes], obje
         draft.unlink(missing_ok=True)
 
 
-def _tell(output: str, events: int) -> None:
+def _tell(output: str, begun: export.Export) -> None:
     script = Path(offline.__file__).with_name("verify_export.py")
     name = "FILE" if output == "-" else output
     remarks = [
-        f"{events:,} events. To check it, on any machine with Python 3.9 or newer: python3 {script.name} {name} "
+        f"{begun.total:,} events. To check it, on any machine with Python 3.9 or newer: python3 {script.name} {name} "
         "--key KEY",
         f"The script is {script}; KEY is what the auditor noted down when `manage.py audit keys` printed it.",
     ]
+    if not begun.is_signed:
+        remarks.append(
+            "It is not signed: this machine has no signing key. Nothing proves what it says of itself, and with --key "
+            "the script ends with 3."
+        )
     if waiting := sealing.unsealed().count:
         remarks.append(
             f"Not in it: {waiting:,} assignments that are not sealed yet (`manage.py audit seal`)."

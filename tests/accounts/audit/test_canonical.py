@@ -6,6 +6,7 @@ import hashlib
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -67,12 +68,24 @@ def test_a_link_covers_the_hash_before_it_and_the_content() -> None:
     assert link_hash(linked, content) != linked
 
 
-def test_a_commitment_is_of_its_salt_and_its_value() -> None:
-    salt = "00112233445566778899aabbccddeeff"
-    expected = hashlib.sha256(bytes.fromhex(salt) + b"Ada Lovelace").hexdigest()
-    assert commitment(salt, "Ada Lovelace") == expected
-    assert commitment("ff" * 16, "Ada Lovelace") != expected
-    assert commitment(salt, "Ada lovelace") != expected
+def test_a_commitment_is_of_its_salt_of_whom_it_is_about_and_of_its_value() -> None:
+    salt, ada = "00112233445566778899aabbccddeeff", UUID(int=0xADA)
+    expected = hashlib.sha256(bytes.fromhex(salt) + ada.hex.encode() + b"\nAda Lovelace").hexdigest()
+    assert commitment(salt, ada, "Ada Lovelace") == expected
+    assert commitment("ff" * 16, ada, "Ada Lovelace") != expected
+    assert commitment(salt, ada, "Ada lovelace") != expected
+    assert commitment(salt, None, "Ada Lovelace") != expected
+    assert commitment(salt, UUID(int=0xADB), "Ada Lovelace") != expected
+    assert commitment(salt, None, "") == hashlib.sha256(bytes.fromhex(salt) + b"\n").hexdigest()
+
+
+def test_a_value_can_be_taken_apart_in_one_way_only() -> None:
+    """Else whom it is about could be made a part of what stands beside it, and nobody would find what is theirs."""
+    salt, ada = "00112233445566778899aabbccddeeff", UUID(int=0xADA)
+    assert commitment(salt, None, f"{ada.hex}\nAda") != commitment(salt, ada, "Ada")
+    for wrong in (salt + ada.hex.encode().hex(), salt[:-2], ""):
+        with pytest.raises(ValueError, match="32 hexadecimal digits"):
+            commitment(wrong, None, "Ada")
 
 
 @pytest.mark.parametrize("digits", ["AB", "aB", "ab cd", " ab", "a", "zz", "ab\n"])

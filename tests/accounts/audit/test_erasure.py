@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -11,18 +14,21 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.utils import timezone
 
-from accounts import audit, members, personal_data, users
+from accounts import audit, log_ins, members, personal_data, users
 from accounts.audit import archives, verification
 from accounts.audit.reading import ERASED, disclosable, disclose
 from accounts.models import AuditEvent, AuditPersonalValue, Role, User
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused
+from tests.accounts.audit.chains import set_row
 from tests.accounts.audit.exported import exported, furnish, verdict
 from tests.accounts.audit.own_state import settle
 from tests.factories import ACTOR, TenantFactory
 from tests.fixtures.stored_text import stored_text
 
 pytestmark = pytest.mark.django_db
+
+Tampering = Callable[[], AbstractContextManager[None]]
 
 ABOUT = ("grace.hopper", "grace@example.com", "grace@example.org", "198.51.100.77", "Brewster", "Murray")
 
@@ -115,6 +121,36 @@ def test_the_chain_holds_before_and_after_here_and_offline(grace: User, tmp_path
         assert word.encode() not in text
     found = verdict(tmp_path / "auditor", text, "--key", key.public_key)
     assert found.status == 0, found.complaint
+
+
+@pytest.mark.parametrize("person", [None, uuid.UUID(int=8)])
+def test_whose_a_value_is_cannot_be_changed_unseen_so_that_it_would_be_left(
+    person: uuid.UUID | None, grace: User, tampering: Tampering
+) -> None:
+    value = AuditPersonalValue.objects.filter(person_id=grace.id).order_by("event_id")[0]
+    assert verification.verify(from_scratch=True).fault is None
+    with tampering():
+        set_row(value, person_id=person)
+    fault = verification.verify(from_scratch=True).fault
+    assert fault is not None
+    assert (fault.kind, fault.reason, fault.sequence) == ("event", "altered", value.event_id)
+
+
+def test_a_failed_log_in_leaves_an_address_that_is_nobody_s_and_nothing_that_was_typed(grace: User) -> None:
+    stranger = Actor("anonymous", "", "not signed in", "req_s", "203.0.113.5")
+    log_ins.record_failure(username="grace.hoper", actor=stranger)
+    log_ins.record_failure(username="grace.hopper", actor=stranger)
+    assert "grace.hoper" not in stored_text()
+    [of_nobody, of_hers, her_name] = AuditPersonalValue.objects.filter(
+        event__action="user.log_in_failed"
+    ).order_by("event_id", "path")
+    assert (of_nobody.path, of_nobody.person_id) == ("address", None)
+    assert (of_hers.path, of_hers.person_id) == ("address", None)
+    assert (her_name.path, her_name.person_id) == ("object_name", grace.id)
+    users.erase(user=grace, actor=ACTOR)
+    left = AuditPersonalValue.objects.filter(event__action="user.log_in_failed")
+    assert {value.value for value in left} == {"203.0.113.5"}
+    assert verification.verify(from_scratch=True).fault is None
 
 
 def test_archives_never_had_what_is_erased(grace: User, directory: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from structlog.testing import capture_logs
@@ -96,9 +96,16 @@ def test_an_export_is_an_event_that_says_what_was_asked_for_and_is_there_before_
         "first_at": None,
         "last_at": None,
         "personal": False,
+        "first": 1,
+        "last": None,
     }
     assert (event.actor_id, event.tenant_id, event.object_id) == (ACTOR.id, OURS, header["id"])
-    assert (header["event"], header["selection"]) == (event.sequence, event.after)
+    assert (header["event"], header["last"], header["at"]) == (
+        event.sequence,
+        event.sequence,
+        utc_text(event.at),
+    )
+    assert header["selection"] | {"first": 1, "last": None} == event.after
 
 
 def test_an_export_of_a_tenant_shows_nothing_of_others_and_is_proved(
@@ -139,14 +146,29 @@ def test_an_export_of_a_time_begins_and_ends_there_and_goes_on_to_a_signature(tm
     assert checkpoints.make(timezone.now())
     record_of(OURS, n=4)
     text = exported(Selection(first_at=since, last_at=until))
-    assert [event["content"]["sequence"] for event in of_kind(text, "event")] == [2, 3]
-    assert records_in(text)[0]["first"] == 2
-    signed = of_kind(text, "checkpoint")[-1]["sequence"]
+    own = AuditEvent.objects.get(action="audit.export")
+    assert own.after is not None
+    assert (own.after["first"], own.after["last"]) == (2, 3)
+    assert [event["content"]["sequence"] for event in of_kind(text, "event")] == [2, 3, own.sequence]
+    assert (records_in(text)[0]["first"], records_in(text)[0]["last"]) == (2, 3)
+    [signed, head_signed] = [one["sequence"] for one in of_kind(text, "checkpoint")]
     assert [link["sequence"] for link in of_kind(text, "link")] == list(range(4, signed + 1))
-    assert signed < head()
-    found = verdict(tmp_path / "auditor", text)
+    assert [gap["sequence"] for gap in of_kind(text, "gap")] == [own.sequence - 1]
+    assert signed < own.sequence - 1
+    assert head_signed == own.sequence
+    found = verdict(tmp_path / "auditor", text, "--key", of_kind(text, "key")[0]["public_key"])
     assert found.status == 0, found.complaint
-    assert "only the file itself says so" in found.said
+    assert f"(event {own.sequence} says so)" in found.said
+
+
+def test_an_event_that_was_not_committed_yet_when_a_time_was_looked_up_is_in_it() -> None:
+    record_of(OURS)
+    record_of(OURS, n=1)
+    until = timezone.now()
+    record_of(OURS, n=2)
+    with transaction.atomic():
+        assert export._with_those_in_flight(1, until) == 2
+        assert export._with_those_in_flight(2, until) == 2
 
 
 def test_a_time_in_which_nothing_was_recorded_is_refused_and_nothing_is_recorded(
@@ -276,8 +298,19 @@ def test_without_a_key_to_sign_with_an_export_is_proved_up_to_the_last_checkpoin
         text = exported()
     assert [log["event"] for log in logs] == ["audit_export_without_new_checkpoint"]
     found = verdict(directory / "auditor", text, "--key", first_key.id)
-    assert found.status == 0, found.complaint
-    assert "Not proved by either: 2 events" in found.said
+    assert found.status == 3, found.complaint
+    assert "Not proved by either: 2 events of these, and what was asked for" in found.said
+
+
+def test_the_command_says_that_nothing_proves_an_export_that_it_could_not_sign(
+    first_key: AuditSigningKey, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("--output", str(directory / "signed.jsonl"))
+    assert "no signing key" not in capsys.readouterr().err
+    for key in (directory / "secrets").glob("audit_signing_key*"):
+        key.unlink()
+    run("--output", str(directory / "unsigned.jsonl"))
+    assert "no signing key" in capsys.readouterr().err
 
 
 def test_events_of_the_first_format_are_shown_whole_or_not_at_all(
