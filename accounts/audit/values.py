@@ -50,7 +50,7 @@ class PersonalValue:
     @property
     def commitment(self) -> str:
         """What stands in the chain for it."""
-        return commitment(self.salt, self.value)
+        return commitment(self.salt, self.person_id, self.value)
 
     @classmethod
     def of(cls, path: str, value: str, person_id: UUID | None) -> PersonalValue:

@@ -163,7 +163,9 @@ def test_what_is_about_a_person_stands_beside_the_chain_with_a_salt_of_its_own()
         "after.email": ("ada@example.com", ada.id),
     }
     assert len({one.salt for one in kept.values()}) == len(kept)
-    assert event.personal == {path: commitment(one.salt, one.value) for path, one in kept.items()}
+    assert event.personal == {
+        path: commitment(one.salt, one.person_id, one.value) for path, one in kept.items()
+    }
 
 
 @pytest.mark.django_db
@@ -203,5 +205,5 @@ def test_keys_and_the_system_are_no_people() -> None:
 def test_a_personal_value_commits_to_what_is_kept() -> None:
     kept = PersonalValue.of("after.email", "a" * (LONGEST_PERSONAL + 10), None)
     assert len(kept.value) == LONGEST_PERSONAL
-    assert kept.commitment == commitment(kept.salt, kept.value)
+    assert kept.commitment == commitment(kept.salt, None, kept.value)
     assert PersonalValue.of("after.email", "a", None).salt != kept.salt

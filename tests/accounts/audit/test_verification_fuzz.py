@@ -38,7 +38,7 @@ _OTHERS = {
     AuditCheckpoint: {"id"},
     AuditArchive: {"created_at"},
     AuditHead: {"id"},
-    AuditPersonalValue: {"id", "event", "person_id"},
+    AuditPersonalValue: {"id", "event"},
 }
 _TABLES = (
     AuditEvent,
