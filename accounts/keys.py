@@ -102,7 +102,8 @@ def rotate(
 
     Whose answer was lost may rotate the same key again: the end of the overlap stays where it was, and a
     successor that nobody has used ends with it. Raises ``ChangeRefused`` for a key that no longer works, for one
-    whose successor is in use (that one is then to be rotated), and for scopes that ``actor`` may not give.
+    whose successor is in use or was given other rights (that one is then to be rotated), and for scopes that ``actor``
+    may not give.
     """
     if overlap < timedelta(0):
         raise ChangeRefused(ChangeRefusal.INVALID, "The overlap cannot be negative.", field="overlap")
@@ -119,10 +120,12 @@ def rotate(
         for successor in successors:
             if successor.revoked_at:
                 continue
-            if successor.last_used_at:
+            changed = key_rights.rights_of(successor) != key_rights.rights_of(key)
+            if successor.last_used_at or changed:
+                since = "is in use" if successor.last_used_at else "may do something else since"
                 raise ChangeRefused(
                     ChangeRefusal.KEY_ALREADY_ROTATED,
-                    f"{key.name} was rotated already, and its successor sb_{successor.prefix}… is in use. "
+                    f"{key.name} was rotated already, and its successor sb_{successor.prefix}… {since}. "
                     "Rotate that one.",
                 )
             changes.append(_expire(successor, end, "api_key.expire"))

@@ -147,6 +147,28 @@ def test_a7_a_successor_is_in_use_from_its_first_request_on() -> None:
     assert (works(old.raw), works(new.raw)) == (True, True)
 
 
+@pytest.mark.parametrize("narrowed", ["the key", "its successor"])
+def test_what_was_narrowed_on_one_side_of_a_rotation_is_not_widened_by_rotating_again(narrowed: str) -> None:
+    low = Lane.objects.get(name="low")
+    old = keys.create(tenant=TenantFactory(), name="app", actor=ACTOR)
+    new = keys.rotate(key=old.key, actor=ACTOR)
+    keys.change(
+        key=old.key if narrowed == "the key" else new.key,
+        name="app",
+        scopes=keys.DEFAULT_SCOPES,
+        default_lane=low,
+        allowed_lanes=["low"],
+        expires_at=None if narrowed == "its successor" else old.key.expires_at,
+        actor=ACTOR,
+    )
+    with pytest.raises(ChangeRefused) as refusal:
+        keys.rotate(key=old.key, actor=ACTOR)
+    assert refusal.value.code == ChangeRefusal.KEY_ALREADY_ROTATED
+    assert new.key.prefix in refusal.value.message
+    with every_tenant("test"):
+        assert ApiKey.objects.count() == 2
+
+
 def test_rotating_never_makes_a_key_outlive_its_expiry() -> None:
     with time_machine.travel(NOON, tick=False) as clock:
         old = keys.create(tenant=TenantFactory(), name="app", expires_at=NOON + 2 * HOUR, actor=ACTOR)
