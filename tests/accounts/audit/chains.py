@@ -19,6 +19,7 @@ from accounts.audit.canonical import GENESIS_HASH
 from accounts.audit.contents import assignment_leaf, event_hash
 from accounts.models import AuditArchive, AuditEvent, AuditHead, LaneAssignment, SealedAssignment
 from accounts.tenancy import every_tenant
+from tests.accounts.audit.replaying import made_once
 from tests.factories import ACTOR
 
 #: The fixture ``tampering``.
@@ -135,6 +136,7 @@ class Built:
     unsealed: UUID
 
 
+@made_once
 def build(tampering: Tampering) -> Built:
     """An archive of six events; then in the database events, batches, a checkpoint and what came after it."""
     with tampering():
