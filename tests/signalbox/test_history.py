@@ -127,7 +127,7 @@ def test_a11_no_file_of_secrets_was_ever_committed() -> None:
         "whsec_" + "c2VjcmV0" * 4,
         "DATABASE_URL=postgres://signalbox:" + "hunter2" + "@db.internal/signalbox",
     ],
-    ids=lambda line: line[:9],
+    ids=["ours", "GitHub", "Amazon", "private key", "OpenAI", "webhook secret", "database URL"],
 )
 def test_a_credential_is_known_by_its_look(line: str) -> None:
     assert [*credentials(iter([("docs/x.md", f"say {line} here")]))]
