@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from inference.engine.penalties import Penalties
 from inference.engine.sampling import RowSampler, draw
 from inference.messages import Sampling
-from tests.inference.engine.driving import Drive, alone, each_alone, prompts_of
+from tests.inference.engine.driving import Drive, alone, each_alone, prompts_of, run_alone
 
 VOCABULARY = 200
 
@@ -70,8 +70,8 @@ def test_a_seeded_sequence_is_the_same_alone_and_in_a_busy_batch(tiny_model: Pat
 
 def test_the_seed_decides(tiny_model: Path) -> None:
     prompt = [20, 21, 22]
-    first = alone(tiny_model, prompt, Sampling(seed=1))
-    assert alone(tiny_model, prompt, Sampling(seed=1)) == first
+    first = run_alone(tiny_model, prompt, Sampling(seed=1))
+    assert run_alone(tiny_model, prompt, Sampling(seed=1)) == first
     assert alone(tiny_model, prompt, Sampling(seed=2)) != first
 
 
