@@ -28,6 +28,7 @@ from accounts.models import AuditSigningKey, LaneAssignment
 from accounts.principal import Actor
 from accounts.tenancy import every_tenant
 from tests.accounts.audit.chains import assignment
+from tests.accounts.audit.replaying import made_once
 from tests.factories import ACTOR
 
 SCRIPT = Path(offline.__file__).with_name("verify_export.py")
@@ -85,6 +86,7 @@ def seal_for(tenants: Iterable[uuid.UUID], *, lane: str = "high") -> None:
     assert sealing.seal(timezone.now()) == len(made)
 
 
+@made_once
 def furnish() -> AuditSigningKey:
     """Events of two tenants and of nobody, batches of every size, two keys, three checkpoints. The first key."""
     record_of(OURS)

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.apps import apps
 from django.db import connection
 
 from accounts.audit import archive_files
 from accounts.models import AuditHead
+from tests.fixtures.audit_triggers import without_triggers
 from tests.state_directory import STATE_DIR
 
 Made = TypeVar("Made")
-#: The fixture ``tampering``.
-Tampering = Callable[[], AbstractContextManager[None]]
 
 #: A value as it would stand in a statement.
 _LITERAL = {"sqlite": "quote({})", "postgresql": "quote_nullable({}::text)"}
@@ -36,24 +34,25 @@ class _Recording(Generic[Made]):
     files: Path
 
 
-def made_once(make: Callable[[Tampering], Made]) -> Callable[[Tampering], Made]:
+def made_once(make: Callable[..., Made]) -> Callable[..., Made]:
     """``make`` writes an audit's first chain; from its second call on, what it wrote then is written again.
 
-    Where a test has begun a chain already, ``make`` itself goes on with that one.
+    Where a test has begun a chain already, ``make`` itself goes on with that one. It is to make the same whatever
+    fixtures it is handed.
     """
     recorded: list[_Recording[Made]] = []
 
     @wraps(make)
-    def make_or_replay(tampering: Tampering) -> Made:
+    def make_or_replay(*fixtures: Any) -> Made:
         state = archive_files.configuration().state_dir
         if AuditHead.objects.get().sequence != 0 or _has_files(state):
-            return make(tampering)
+            return make(*fixtures)
         if not recorded:
-            made = make(tampering)
+            made = make(*fixtures)
             recorded.append(_Recording(made, list(_statements()), STATE_DIR / f"made-{make.__name__}"))
             _copy(state, recorded[0].files)
             return made
-        with tampering(), connection.cursor() as cursor:
+        with without_triggers(), connection.cursor() as cursor:
             for statement in recorded[0].statements:
                 cursor.execute(statement)
         _copy(recorded[0].files, state)
