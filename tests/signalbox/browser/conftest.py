@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.signalbox.browser.chat_page import ChatPage
-from tests.signalbox.browser.site import Site, open_site
+from tests.signalbox.browser.site import USER, Site, open_site
 
 #: Longest wait for what a page is to show, in milliseconds.
 PATIENCE_MS = 20_000
@@ -42,7 +42,8 @@ def chat(site: Site, context: BrowserContext) -> Iterator[ChatPage]:
     """The chat page, signed in. Script errors, refused policies and foreign requests fail the test."""
     page = watched(context.new_page(), site)
     chat = ChatPage(page, site)
-    chat.sign_in()
+    site.let_in(context, USER)
+    page.goto(f"{site.base_url}/")
     yield chat
     assert not page.problems, page.problems  # type: ignore[attr-defined]
 

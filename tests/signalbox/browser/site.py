@@ -8,12 +8,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from signalbox import vendored
 from signalbox.configuration import ROOT
 from signalbox.supervision import embedded_valkey
 from tests.fixtures.live_stack import LiveStack
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext
 
 USER = "ada"
 PASSWORD = "a signal is a promise"
@@ -51,6 +54,14 @@ LanguageModel.objects.create(
     name={model!r}, directory={directory!r}, architecture="llama", context_length=4096, has_chat_template=True,
     dtype="float32", size_bytes=1, checksum="c0ffee" * 10,
 )
+"""
+
+_SESSION = """
+from django.test import Client
+from accounts.models import User
+client = Client()
+client.force_login(User.objects.get(username={user!r}))
+print(client.cookies["sessionid"].value)
 """
 
 
@@ -127,6 +138,11 @@ class Site(LiveStack):
         self.web.start(wait=False)
         self.hand = RemoteHand(self.env)
         self.web.wait_until_ready()
+
+    def let_in(self, context: BrowserContext, user: str) -> None:
+        """Sign ``user`` in without the form, unless that is tested: checking a password takes long."""
+        session = self.python(_SESSION.format(user=user)).strip()
+        context.add_cookies([{"name": "sessionid", "value": session, "url": self.base_url}])
 
     def forget_everything(self) -> None:
         """End what is under way, and give everybody back what they had at the start."""

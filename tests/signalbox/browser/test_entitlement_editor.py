@@ -10,19 +10,15 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.fixtures.accessibility import violations
 from tests.signalbox.browser.conftest import PATIENCE_MS, watched
-from tests.signalbox.browser.site import PASSWORD, Site
+from tests.signalbox.browser.site import Site
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 #: Two operators, and a lane that asks for the second one above a million tokens a month.
-_BEGIN = f"""
-from django.contrib.auth.hashers import make_password
+_BEGIN = """
 from accounts.models import Lane, User
-hashed = make_password({PASSWORD!r})
 for name in ("operator", "second"):
-    User.objects.get_or_create(
-        username=name, defaults={{"password": hashed, "is_staff": True, "is_superuser": True}}
-    )
+    User.objects.get_or_create(username=name, defaults={"is_staff": True, "is_superuser": True})
 Lane.objects.filter(name="high").update(approval_above_tokens=1_000_000)
 """
 #: As it was: the yard has the low lane alone, and no lane asks for anybody.
@@ -51,11 +47,7 @@ def sign_in(site: Site, chromium: Browser) -> Iterator[SignIn]:
         context.set_default_timeout(PATIENCE_MS)
         page = watched(context.new_page(), site)
         pages.append(page)
-        page.goto("/admin/")
-        page.get_by_label("User name").fill(name)
-        page.get_by_label("Password", exact=True).fill(PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url(re.compile("/admin/"))
+        site.let_in(context, name)
         return page
 
     yield sign_in

@@ -14,17 +14,13 @@ from tests.fixtures.accessibility import violations
 from tests.fixtures.event_stream import chat_stream
 from tests.fixtures.live_stack import LiveStack
 from tests.signalbox.browser.conftest import watched
-from tests.signalbox.browser.site import MODEL, PASSWORD, Site
+from tests.signalbox.browser.site import MODEL, Site
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-_OPERATOR = f"""
-from django.contrib.auth.hashers import make_password
+_OPERATOR = """
 from accounts.models import User
-User.objects.get_or_create(
-    username="operator",
-    defaults={{"password": make_password({PASSWORD!r}), "is_staff": True, "is_superuser": True}},
-)
+User.objects.get_or_create(username="operator", defaults={"is_staff": True, "is_superuser": True})
 """
 
 
@@ -33,11 +29,7 @@ def page(site: Site, context: BrowserContext) -> Iterator[Page]:
     """A page of an operator's. Script errors, refused policies and foreign requests fail the test."""
     site.python(_OPERATOR)
     page = watched(context.new_page(), site)
-    page.goto(f"{site.base_url}/admin/")
-    page.get_by_label("User name").fill("operator")
-    page.get_by_label("Password", exact=True).fill(PASSWORD)
-    page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url(re.compile("/admin/"))
+    site.let_in(context, "operator")
     yield page
     assert not page.problems, page.problems  # type: ignore[attr-defined]
 
