@@ -16,8 +16,8 @@ ON_POSTGRESQL := $(wildcard tests/accounts/test_*.py) tests/accounts/webhooks te
 	tests/inference/test_intake.py tests/inference/test_language_models.py tests/inference/test_settlement.py
 # Asked for by name: reading all the others only to leave them out takes a quarter of a minute.
 DRIVE_A_BROWSER = $(shell grep -rl --include='test_*.py' 'mark\.browser' tests)
-# Two files at a time, in the order of tests/conftest.py, with the two other passes beside them: much of a test's time is
-# waiting, and none of the three is always the longest.
+# Two files at a time, in the order of tests/conftest.py, with the pass over PostgreSQL beside them: much of a test's time
+# is waiting. Browsers come last: they are the first to be late where others are at work.
 IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 UV_COMPILE := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
 
@@ -31,7 +31,7 @@ up: ## Set up what is missing, then run everything; Ctrl-C stops it in order
 	@exec $(VENV) manage.py up
 
 test: set-up-test check ## Set up what is missing, then check style, types, imports and docs, and run all tests
-	@$(MAKE) --no-print-directory --jobs 3 --keep-going --output-sync=line test-main test-postgresql test-browser
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync=line test-main test-postgresql test-browser
 
 test-main:
 	@$(VENV) -m pytest $(IN_PARALLEL) -m "not browser"

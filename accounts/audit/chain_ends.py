@@ -26,6 +26,10 @@ def read_head() -> tuple[int, str]:
         ) from error
     if not rows:
         raise Broken(0, FaultKind.HEAD, FaultReason.MISSING, "The head of the chain is gone.")
+    if AuditHead.objects.exclude(id=1).exists():
+        raise Broken(
+            0, FaultKind.HEAD, FaultReason.INSERTED, "The chain has a second head, which was put there."
+        )
     [(sequence, chain_hash)] = rows
     return sequence, chain_hash
 

@@ -25,6 +25,7 @@ from accounts.audit.checkpoint_checks import CheckpointTrail, check_keys, check_
 from accounts.audit.checkpoints import Checkpoint
 from accounts.audit.contents import EventRow
 from accounts.audit.faults import Broken, FaultKind, FaultReason
+from accounts.audit.storage_checks import check_constraints, check_indexes
 from accounts.models import AuditArchive, AuditVerification, SealedAssignment
 
 #: Told how many records were looked at, and how many there are to look at, now and then.
@@ -94,6 +95,9 @@ class Walk:
     def run(self) -> None:
         """Walk to the head as it is now. Raises ``Broken`` at the first fault."""
         self.found.head_sequence, self.found.head_hash = read_head()
+        check_constraints()
+        if self._task.from_scratch:
+            check_indexes()
         check_keys_written()
         check_before_first()
         archives = archive_vouching.rows()

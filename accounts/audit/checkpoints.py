@@ -10,6 +10,7 @@ A checkpoint is written as one line of JSON: what is signed, and the signature.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -24,11 +25,16 @@ from django.db import transaction
 from accounts.audit import archive_files, settings, signing_keys
 from accounts.audit.canonical import GENESIS_HASH, canonical_json, utc_text
 from accounts.models import AuditArchive, AuditCheckpoint, AuditEvent, AuditHead, AuditSigningKey
+from signalbox.configuration import configuration
 
 _FORMAT: Final = 1
 _FIELDS: Final = frozenset({"checkpoint", "sequence", "hash", "at", "key", "signature"})
 _HEX: Final = re.compile(r"[0-9a-f]+")
 _TICK: Final = timedelta(microseconds=1)
+#: No chain's events are numbered so high: databases have no larger numbers.
+_NO_EVENT: Final = 2**63
+#: Longer than a line of a file of checkpoints.
+_LINE_BYTES: Final = 4096
 #: Hashes that one query asks for: fewer than a statement of any database has places for.
 _HASHES: Final = 500
 
@@ -115,12 +121,12 @@ def parse(text: str | bytes) -> SignedCheckpoint:
         if not isinstance(fields, dict) or fields.keys() != _FIELDS or fields["checkpoint"] != _FORMAT:
             raise ValueError("it has other fields")
         at, sequence = datetime.fromisoformat(fields["at"]), fields["sequence"]
-        if type(sequence) is not int or sequence < 0 or at.tzinfo is None:
+        if type(sequence) is not int or not 0 <= sequence < _NO_EVENT or utc_text(at) != fields["at"]:
             raise ValueError("its place or its time is none")
         texts = [fields["hash"], fields["key"], fields["signature"]]
         if not all(isinstance(value, str) and _HEX.fullmatch(value) for value in texts):
             raise ValueError("its hash, key or signature is none")
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise CheckpointFileError(f"This is no checkpoint: {error}.") from error
     return SignedCheckpoint(at, sequence, *texts)
 
@@ -145,8 +151,8 @@ def make(now: datetime) -> AuditCheckpoint | None:
     """Sign the chain's head as it is; None: it has not moved since the last checkpoint.
 
     Makes the first signing key where there is none. Raises ``CheckpointRefused`` where the chain does not fit the last
-    checkpoint: a second signature would lend itself to whoever has changed it. Raises ``SigningKeyMissing`` where this
-    machine has no key.
+    checkpoint, of the database or of the file that they are kept in: a second signature would lend itself to whoever
+    has changed it. Raises ``SigningKeyMissing`` where this machine has no key.
     """
     signing_keys.introduce_first()
     signing_keys.forget_replaced()
@@ -159,6 +165,7 @@ def make(now: datetime) -> AuditCheckpoint | None:
                 raise CheckpointRefused(f"No checkpoint is made: {fault.message}")
             if last.sequence == head.sequence:
                 return None
+        _refuse_what_was_kept_contradicts()
         signer = signing_keys.signer()
         checkpoint = AuditCheckpoint(
             # After the last one and its key, whatever the clocks say: files are continued by their times.
@@ -170,6 +177,36 @@ def make(now: datetime) -> AuditCheckpoint | None:
         checkpoint.signature = signer.sign(statement(checkpoint)).hex()
         checkpoint.save(force_insert=True)
     return checkpoint
+
+
+def _refuse_what_was_kept_contradicts() -> None:
+    """Raise ``CheckpointRefused`` where the chain does not go through the last checkpoint of the file.
+
+    Whoever rewrites the chain can take the database's own checkpoints along, and not always the file.
+    """
+    path = configuration().audit_anchor_file
+    kept = last_of_file(path)
+    fault = fault_of(kept) if kept is not None else None
+    if fault is not None and fault.reason in (CheckpointReason.TRUNCATED, CheckpointReason.REWRITTEN):
+        raise CheckpointRefused(
+            f"No checkpoint is made: {fault.message} It is the last one in {path}. If the database was put back from a "
+            "backup, keep that file elsewhere; it tells what was lost."
+        )
+
+
+def last_of_file(path: Path) -> SignedCheckpoint | None:
+    """The last whole line of a file of checkpoints; None: there is no such file, or that line is no checkpoint."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LINE_BYTES))
+            *whole, _ = file.read().split(b"\n")
+    except FileNotFoundError:
+        return None
+    try:
+        return parse(whole[-1]) if whole else None
+    except CheckpointFileError:
+        # Whoever continues the file says so.
+        return None
 
 
 def make_when_due(now: datetime) -> AuditCheckpoint | None:

@@ -20,6 +20,8 @@ class FaultKind(StrEnum):
     CHECKPOINT = "checkpoint"
     #: A key that checkpoints are signed with.
     KEY = "key"
+    #: A table of the database, against its constraints and indexes.
+    TABLE = "table"
 
 
 class FaultReason(StrEnum):

@@ -197,7 +197,12 @@ def _problem_of(key: AuditSigningKey, before: AuditSigningKey | None, said: str 
     if said != key.public_key:
         return f"No event of the chain introduces the signing key {key.id}."
     if not key.signed_by:
-        return None
+        # Exports show it, and their reader refuses it.
+        return (
+            f"The signing key {key.id} has a signature, and names no key that made it."
+            if key.signature
+            else None
+        )
     if before is None or key.signed_by != before.id:
         return f"The signing key {key.id} names {key.signed_by} as the one before it, which it is not."
     if not is_signed(before.public_key, introduction(key), key.signature):

@@ -46,14 +46,14 @@ class _Guard:
     def table(self) -> str:
         return self.model._meta.db_table
 
-    @property
-    def unique(self) -> list[tuple[str, ...]]:
-        """The columns in which no two rows are the same, each set of them."""
-        meta = self.model._meta
-        columns = {field.name: str(field.column) for field in meta.concrete_fields}
-        alone = [(columns[field.name],) for field in meta.concrete_fields if field.unique]
-        together = [one.fields for one in meta.constraints if isinstance(one, UniqueConstraint)]
-        return [*alone, *(tuple(columns[name] for name in names) for names in together)]
+
+def unique_columns(model: type[Model]) -> list[tuple[str, ...]]:
+    """The columns in which no two rows of a table are the same, each set of them."""
+    meta = model._meta
+    columns = {field.name: str(field.column) for field in meta.concrete_fields}
+    alone = [(columns[field.name],) for field in meta.concrete_fields if field.unique]
+    together = [one.fields for one in meta.constraints if isinstance(one, UniqueConstraint)]
+    return [*alone, *(tuple(columns[name] for name in names) for names in together)]
 
 
 #: That ``number`` is archived: an archive covers it, and an event vouches for that, which is behind the archive (a row
@@ -104,17 +104,24 @@ def remove(using: str = DEFAULT_DB_ALIAS) -> None:
 
 
 def missing(using: str = DEFAULT_DB_ALIAS) -> list[str]:
-    """The names of the triggers that are not in place, or are switched off. One query."""
+    """The names of the triggers that are not in place, are switched off, or are others than ours. One query."""
     connection = connections[using]
+    # What a trigger does: on SQLite its own text has it, on PostgreSQL its function, and no condition of its own.
     query = (
-        "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
         if connection.vendor == "sqlite"
-        else "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('O', 'A')"
+        else "SELECT tgname, prosrc FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
+        "WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgqual IS NULL"
     )
     with connection.cursor() as cursor:
         cursor.execute(query)
-        present = {name for (name,) in cursor.fetchall()}
-    return [name for guard in GUARDS for name in _names(connection, guard) if name not in present]
+        present = dict(cursor.fetchall())
+    return [
+        name
+        for guard in GUARDS
+        for name, does in _texts(connection, guard).items()
+        if present.get(name) != does
+    ]
 
 
 def remove_before_migrate(*, using: str, **_: Any) -> None:
@@ -130,8 +137,14 @@ def install_after_migrate(*, using: str, **_: Any) -> None:
 
 
 def _names(connection: BaseDatabaseWrapper, guard: _Guard) -> list[str]:
-    kinds = ("update", "delete", "replace") if connection.vendor == "sqlite" else ("change", "truncate")
-    return [f"{guard.table}_refuses_{kind}" for kind in kinds]
+    return list(_texts(connection, guard))
+
+
+def _texts(connection: BaseDatabaseWrapper, guard: _Guard) -> dict[str, str]:
+    """What each trigger of a table does, by the trigger's name, as the database has it written."""
+    if connection.vendor == "sqlite":
+        return _sqlite_triggers(guard)
+    return {f"{guard.table}_refuses_{kind}": _body(guard) for kind in ("change", "truncate")}
 
 
 def _statements(connection: BaseDatabaseWrapper, guard: _Guard) -> Sequence[str]:
@@ -143,21 +156,26 @@ def _message(guard: _Guard, what: str) -> str:
 
 
 def _on_sqlite(guard: _Guard) -> list[str]:
+    triggers = _sqlite_triggers(guard)
+    return [
+        statement for name in triggers for statement in (f"DROP TRIGGER IF EXISTS {name}", triggers[name])
+    ]
+
+
+def _sqlite_triggers(guard: _Guard) -> dict[str, str]:
     table = guard.table
     conditions = {
         "update": ("UPDATE", guard.update_if and f"NOT ({guard.update_if})"),
         "delete": ("DELETE", guard.delete_if and f"NOT ({guard.delete_if})"),
         "replace": ("INSERT", _is_there(guard)),
     }
-    statements = []
-    for kind, (verb, when) in conditions.items():
-        name = f"{table}_refuses_{kind}"
-        statements += [
-            f"DROP TRIGGER IF EXISTS {name}",
-            f"CREATE TRIGGER {name} BEFORE {verb} ON {table} FOR EACH ROW {f'WHEN {when} ' if when else ''}"
-            f"BEGIN SELECT RAISE(ABORT, '{_message(guard, verb)}'); END",
-        ]
-    return statements
+    return {
+        f"{table}_refuses_{kind}": (
+            f"CREATE TRIGGER {table}_refuses_{kind} BEFORE {verb} ON {table} FOR EACH ROW "
+            f"{f'WHEN {when} ' if when else ''}BEGIN SELECT RAISE(ABORT, '{_message(guard, verb)}'); END"
+        )
+        for kind, (verb, when) in conditions.items()
+    }
 
 
 def _is_there(guard: _Guard) -> str:
@@ -166,26 +184,29 @@ def _is_there(guard: _Guard) -> str:
         f"EXISTS (SELECT 1 FROM {guard.table} WHERE "  # noqa: S608 — our own names
         + " AND ".join(f'"{column}" = NEW."{column}"' for column in columns)
         + ")"
-        for columns in guard.unique
+        for columns in unique_columns(guard.model)
     )
 
 
-def _on_postgresql(guard: _Guard) -> list[str]:
-    table = guard.table
-    function = f"{table}_refuse"
-    return [
-        f"""
-        CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $body$
+def _body(guard: _Guard) -> str:
+    """What the function does that both triggers of a table on PostgreSQL call."""
+    return f"""
         BEGIN
             IF TG_OP = 'UPDATE' THEN
                 IF {guard.update_if or "false"} THEN RETURN NEW; END IF;
             ELSIF TG_OP = 'DELETE' THEN
                 IF {guard.delete_if or "false"} THEN RETURN OLD; END IF;
             END IF;
-            RAISE EXCEPTION '{table} is append-only: % refused', TG_OP USING ERRCODE = 'restrict_violation';
+            RAISE EXCEPTION '{guard.table} is append-only: % refused', TG_OP USING ERRCODE = 'restrict_violation';
         END
-        $body$
-        """,
+        """
+
+
+def _on_postgresql(guard: _Guard) -> list[str]:
+    table = guard.table
+    function = f"{table}_refuse"
+    return [
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $body${_body(guard)}$body$",
         f"DROP TRIGGER IF EXISTS {table}_refuses_change ON {table}",
         f"CREATE TRIGGER {table}_refuses_change BEFORE UPDATE OR DELETE ON {table} "
         f"FOR EACH ROW EXECUTE FUNCTION {function}()",

@@ -45,6 +45,8 @@ UNSENT_LIMIT_BYTES = 1024 * 1024
 STALLED_S = 30.0
 
 _POLL_S = 0.05
+#: Connections that may wait to be taken while the loop does something else: Twisted's 50 are less than come at once.
+_BACKLOG = 1024
 #: WebSocket close code 1012: the service restarts, come back.
 _SERVICE_RESTART = 1012
 #: Asked every few seconds by machines; not worth a line each.
@@ -143,7 +145,7 @@ class Server(DaphneServer):  # type: ignore[misc]
     ) -> None:
         super().__init__(
             _telling_what_it_takes(application),
-            endpoints=endpoints,
+            endpoints=[f"{endpoint}:backlog={_BACKLOG}" for endpoint in endpoints],
             signal_handlers=False,
             action_logger=_log_socket,
             websocket_timeout=-1,

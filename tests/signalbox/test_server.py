@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -46,6 +48,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def own_server(tmp_path: Path) -> Iterator[Server]:
     """A server of the test's own, to stop."""
     yield from running(tmp_path)
+
+
+def test_connections_that_come_at_once_wait_their_turn_while_the_server_is_at_something_else(
+    own_server: Server,
+) -> None:
+    os.kill(own_server.process.pid, signal.SIGSTOP)
+    try:
+        with ExitStack() as waiting:
+            for _ in range(100):  # macOS lets no more than 128 wait
+                waiting.enter_context(socket.create_connection(("127.0.0.1", own_server.port), timeout=10))
+    finally:
+        os.kill(own_server.process.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize(

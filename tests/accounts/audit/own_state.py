@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from accounts.audit import anchors, archive_files, signing_keys, verification
+from accounts.audit import anchors, archive_files, checkpoints, signing_keys, verification
 from signalbox import secret_files
 from signalbox.configuration import Configuration, configuration
 
@@ -22,6 +22,6 @@ def settle(monkeypatch: pytest.MonkeyPatch, directory: Path, **changes: Any) -> 
             **changes,
         }
     )
-    for module in (anchors, archive_files, secret_files, signing_keys, verification):
+    for module in (anchors, archive_files, checkpoints, secret_files, signing_keys, verification):
         monkeypatch.setattr(module, "configuration", lambda: own)
     return own

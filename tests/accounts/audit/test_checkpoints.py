@@ -24,7 +24,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts import audit
-from accounts.audit import archive_files, checkpoints, signing_keys
+from accounts.audit import anchors, archive_files, checkpoints, signing_keys
 from accounts.audit import settings as audit_settings
 from accounts.audit.canonical import GENESIS_HASH
 from accounts.audit.checkpoints import (
@@ -43,6 +43,7 @@ from accounts.models import (
     AuditSigningKey,
 )
 from signalbox.configuration import ROOT
+from tests.accounts.audit.chains import chain_anew, set_row
 from tests.accounts.audit.own_state import settle
 from tests.factories import ACTOR
 from tests.fixtures.database import database_url
@@ -353,7 +354,7 @@ GOOD: dict[str, Any] = {
     "checkpoint": 1,
     "sequence": 7,
     "hash": "ab" * 32,
-    "at": "2026-03-01T12:00:00+00:00",
+    "at": "2026-03-01T12:00:00.000000+00:00",
     "key": "0123456789abcdef",
     "signature": "cd" * 64,
 }
@@ -375,10 +376,13 @@ GOOD: dict[str, Any] = {
                 ("sequence", "7"),
                 ("sequence", True),
                 ("sequence", -1),
+                ("sequence", 2**63),
                 ("sequence", 7.0),
                 ("hash", None),
                 ("hash", "xyz"),
                 ("at", "noon"),
+                ("at", "2026-03-01T12:00:00+00:00"),
+                ("at", "0001-01-01T00:00:00.000000+23:59"),
                 ("at", 7),
                 ("at", "2026-03-01T12:00:00"),
                 ("key", ""),
@@ -447,3 +451,22 @@ def test_many_processes_that_sign_one_head_sign_it_once(directory: Path) -> None
     checkpoint = AuditCheckpoint.objects.get()
     assert checkpoint.sequence == AuditHead.objects.get().sequence == 4
     assert checkpoints.fault_of(checkpoint) is None
+
+
+def test_a_chain_written_anew_with_its_own_checkpoints_taken_along_is_not_signed_again(
+    tampering: Tampering, directory: Path
+) -> None:
+    record(3)
+    kept = made()
+    path = directory / "audit" / "checkpoints.jsonl"
+    anchors.append(path)
+    with tampering():
+        AuditCheckpoint.objects.all().delete()
+        set_row(AuditEvent.objects.get(sequence=2), request_id="another")
+        chain_anew(2)
+    with pytest.raises(CheckpointRefused, match=r"written anew.*last one in .*checkpoints.jsonl"):
+        checkpoints.make(timezone.now())
+    path.unlink()
+    signed = checkpoints.make(timezone.now())
+    assert signed is not None
+    assert (signed.sequence, signed.hash == kept.hash) == (kept.sequence, False)

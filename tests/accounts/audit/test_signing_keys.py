@@ -228,6 +228,14 @@ def test_a_row_that_was_changed_is_found(tampering: object, changes: dict[str, s
     assert said in fault.message
 
 
+def test_a_first_key_that_is_signed_by_nobody_has_no_signature(tampering: object) -> None:
+    signing_keys.introduce_first()
+    with tampering():  # type: ignore[operator]
+        AuditSigningKey.objects.update(signature="7")
+    [fault] = signing_keys.faults()
+    assert "names no key that made it" in fault.message
+
+
 def test_the_command_lists_every_key_with_its_public_half() -> None:
     assert "There is no signing key yet" in run("keys")
     signing_keys.introduce_first()

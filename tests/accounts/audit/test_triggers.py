@@ -334,6 +334,24 @@ def test_a_trigger_that_is_switched_off_counts_as_missing() -> None:
     assert triggers.missing() == []
 
 
+def test_a_trigger_of_the_same_name_that_refuses_nothing_counts_as_missing() -> None:
+    table = triggers.GUARDS[0].table
+    if connection.vendor == "sqlite":
+        idle = [f"{table}_refuses_update"]
+        _execute(f"DROP TRIGGER {idle[0]}")
+        _execute(f"CREATE TRIGGER {idle[0]} BEFORE UPDATE ON {table} FOR EACH ROW BEGIN SELECT 1; END")
+    else:
+        # Both of its triggers call the one function.
+        idle = [f"{table}_refuses_change", f"{table}_refuses_truncate"]
+        _execute(
+            f"CREATE OR REPLACE FUNCTION {table}_refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN RETURN NEW; END'"
+        )
+    assert triggers.missing() == idle
+    triggers.install()
+    assert triggers.missing() == []
+
+
 def test_they_can_be_put_in_place_again_and_again() -> None:
     triggers.install()
     triggers.install()
