@@ -6,7 +6,10 @@ finds; a table without its unique constraints may hold two rows where one was re
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from django.db import connection
+from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
 from accounts.audit.faults import Broken, FaultKind, FaultReason
@@ -17,16 +20,37 @@ def check_constraints() -> None:
     """Raise ``Broken`` where a table of what is chained has lost a unique constraint."""
     with connection.cursor() as cursor:
         for guard in GUARDS:
-            found = connection.introspection.get_constraints(cursor, guard.table)
-            there = {
-                frozenset(one["columns"]) for one in found.values() if one["unique"] or one["primary_key"]
-            }
+            there = _unique_on(cursor, guard.table)
             for columns in unique_columns(guard.model):
                 if frozenset(columns) not in there:
                     raise _bad(
                         guard.model,
                         f"has no unique constraint on {', '.join(columns)} any more: it was made anew",
                     )
+
+
+def _unique_on(cursor: CursorWrapper, table: str) -> set[frozenset[str]]:
+    """The sets of columns that are unique over all rows; Django's introspection counts those over some rows too."""
+    if connection.vendor == "postgresql":
+        cursor.execute(
+            "SELECT array_agg(a.attname::text) FROM pg_index i "
+            "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
+            "WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indisvalid AND i.indisready "
+            "AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid",
+            [table],
+        )
+        return {frozenset(columns) for (columns,) in cursor.fetchall()}
+    cursor.execute(
+        "SELECT l.name, i.name FROM pragma_index_list(%s) l, pragma_index_info(l.name) i "
+        'WHERE l."unique" AND NOT l.partial '
+        "UNION ALL SELECT '', name FROM pragma_table_info(%s) WHERE pk",
+        [table, table],
+    )
+    columns: dict[str, set[str]] = defaultdict(set)
+    for index, column in cursor.fetchall():
+        # An expression has no name, and says nothing of any column.
+        columns[index].add(column or "")
+    return {frozenset(names) for names in columns.values()}
 
 
 def check_indexes() -> None:

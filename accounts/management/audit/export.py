@@ -122,8 +122,9 @@ def _tell(output: str, begun: export.Export) -> None:
     ]
     if not begun.is_signed:
         remarks.append(
-            "It is not signed: this machine has no signing key. Nothing proves what it says of itself, and with --key "
-            "the script ends with 3."
+            "It is not signed: this machine has no signing key, or the chain contradicts the last checkpoint "
+            "(`manage.py audit verify`; the log tells which). Nothing proves what it says of itself, and with --key "
+            "the script does not end with 0."
         )
     if waiting := sealing.unsealed().count:
         remarks.append(

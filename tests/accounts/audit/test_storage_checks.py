@@ -62,7 +62,14 @@ def test_an_index_that_does_not_show_a_row_is_found(tampering: Any) -> None:
 
 @pytest.mark.usefixtures("sealed")
 @pytest.mark.parametrize("from_scratch", [True, False])
-def test_a_table_that_was_made_anew_without_its_key_is_found(tampering: Any, from_scratch: bool) -> None:
+@pytest.mark.parametrize(
+    "instead",
+    ["", "CREATE UNIQUE INDEX instead ON {table} (generation_id) WHERE given_lane = 'none'"],
+    ids=["nothing", "one over some rows"],
+)
+def test_a_table_that_was_made_anew_without_its_key_is_found(
+    tampering: Any, instead: str, from_scratch: bool
+) -> None:
     key = f"{_TABLE}_pkey"
     with tampering(), connection.schema_editor() as editor:
         if connection.vendor == "sqlite":
@@ -71,10 +78,13 @@ def test_a_table_that_was_made_anew_without_its_key_is_found(tampering: Any, fro
             editor.execute(f"ALTER TABLE other RENAME TO {_TABLE}")
         else:
             editor.execute(f"ALTER TABLE {_TABLE} DROP CONSTRAINT {key} CASCADE")
+        if instead:
+            editor.execute(instead.format(table=_TABLE))
     fault = found(from_scratch=from_scratch)
     if connection.vendor == "postgresql":
         # The rows are put back after a test, and there not what holds them.
         with tampering(), connection.schema_editor() as editor:
+            editor.execute("DROP INDEX IF EXISTS instead")
             editor.execute(f"ALTER TABLE {_TABLE} ADD CONSTRAINT {key} PRIMARY KEY (generation_id)")
     assert fault is not None
     assert (fault.kind, fault.id) == (FaultKind.TABLE, _TABLE)
