@@ -31,7 +31,7 @@ up: ## Set up what is missing, then run everything; Ctrl-C stops it in order
 	@exec $(VENV) manage.py up
 
 test: set-up-test check ## Set up what is missing, then check style, types, imports and docs, and run all tests
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync=line test-main test-postgresql test-browser
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-main test-postgresql test-browser
 
 test-main:
 	@$(VENV) -m pytest $(IN_PARALLEL) -m "not browser"

@@ -13,6 +13,7 @@ import structlog
 from django.core.cache import cache
 from django.db import DatabaseError
 from django.db.models import Q
+from django.utils import timezone
 from redis.exceptions import RedisError
 
 from accounts.models import ApiKey
@@ -44,7 +45,9 @@ def collect() -> int:
     """Carry the stamps into the rows; returns how many rows moved. May run beside itself, and any number of times."""
     moved = 0
     with every_tenant("stamps are collected for every tenant's keys"):
-        ids = list(ApiKey.objects.filter(revoked_at=None).order_by("id").values_list("id", flat=True))
+        # A key that was revoked may have left a stamp before: whoever revoked it wants to know.
+        may_have_one = Q(revoked_at=None) | Q(revoked_at__gt=timezone.now() - _STAMP_LIFE)
+        ids = list(ApiKey.objects.filter(may_have_one).order_by("id").values_list("id", flat=True))
         for start in range(0, len(ids), _BATCH):
             slots = {_slot(key_id.hex): key_id for key_id in ids[start : start + _BATCH]}
             for slot, seconds in cache.get_many(slots).items():

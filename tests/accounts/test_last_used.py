@@ -9,7 +9,7 @@ import time_machine
 from django.core.cache import cache
 
 from accounts import keys, last_used
-from accounts.authentication import authenticate_key
+from accounts.authentication import InvalidKey, authenticate_key
 from accounts.models import ApiKey
 from accounts.tasks import roll_up_usage, stamp_last_used
 from accounts.tenancy import every_tenant
@@ -51,11 +51,17 @@ def test_a_stamp_only_moves_forward() -> None:
         assert _stamp(key) == NOON + timedelta(minutes=1)
 
 
-def test_a_revoked_key_is_no_longer_stamped() -> None:
+def test_the_last_use_before_a_revocation_is_told_and_none_after_it() -> None:
     key = ApiKeyFactory()
-    authenticate_key(key.raw)  # type: ignore[attr-defined]
-    keys.revoke(key=key, actor=ACTOR)
-    assert last_used.collect() == 0
+    with time_machine.travel(NOON, tick=False) as clock:
+        authenticate_key(key.raw)  # type: ignore[attr-defined]
+        clock.shift(timedelta(seconds=10))
+        keys.revoke(key=key, actor=ACTOR)
+        clock.shift(timedelta(minutes=5))
+        with pytest.raises(InvalidKey):
+            authenticate_key(key.raw)  # type: ignore[attr-defined]
+        assert last_used.collect() == 1
+    assert _stamp(key) == NOON
 
 
 def test_a_key_works_while_the_cache_cannot_be_reached(settings: Any, valkey: redis.Redis) -> None:

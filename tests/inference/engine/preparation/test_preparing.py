@@ -37,6 +37,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from inference.engine.preparation import prepare
 
+# As in a terminal: what a shell began in the background ignores it, and so does all that this begins.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 @contextmanager
 def progress(label, total):
     def advance(amount):
