@@ -12,6 +12,9 @@ from django.utils import timezone
 from accounts.models import Lane, Reservation, Tenant
 from accounts.tenancy import every_tenant
 from inference import idempotency, tasks
+from inference.api.idempotent import IDEMPOTENCY_KEY
+from inference.api.resource import endpoints_of
+from inference.api.urls import urlpatterns
 from inference.messages import CancelReason
 from inference.models import Generation, IdempotencyKey
 from tests.factories import ApiKeyFactory, EntitlementFactory
@@ -194,3 +197,17 @@ async def test_a_lane_that_opens_later_does_not_change_what_was_answered(
     )
     again = await api.post(CHAT, chat(service_tier="flex"), headers=NAMED)
     assert again.headers["x-signalbox-lane"] == first.headers["x-signalbox-lane"] == "low"
+
+
+def test_every_route_that_makes_or_changes_something_takes_a_name_for_it() -> None:
+    routes = [endpoint for pattern in urlpatterns for endpoint in endpoints_of(pattern.callback)]
+    writing = [endpoint for endpoint in routes if endpoint.method not in ("GET", "HEAD")]
+    without = {endpoint.name for endpoint in writing if IDEMPOTENCY_KEY not in endpoint.parameters}
+    assert len(writing) > len(without)
+    # Done twice, each of these is done once: there is nothing to answer again.
+    assert without == {
+        "archive_project",
+        "cancel_generation",
+        "delete_project_api_key",
+        "delete_service_account",
+    }

@@ -65,6 +65,27 @@ async def test_a_key_without_the_lane_gets_the_next_lower_one_and_the_record_say
     assert record["lane"]["reason"] == "not_entitled"
 
 
+@pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute"])
+async def test_what_exceeds_a_rate_of_a_lane_steps_down_where_that_was_said(
+    hand: Hand, model: LanguageModel, limit: str
+) -> None:
+    def make() -> str:
+        tenant = TenantFactory()
+        high, low = (Lane.objects.get(name=name) for name in ("high", "low"))
+        most = 1 if limit == "requests_per_minute" else 150
+        step = {"on_exhausted": "step_down", "step_down_to": low}
+        EntitlementFactory(tenant=tenant, lane=high, **step, **{f"allowance__{limit}": most})
+        EntitlementFactory(tenant=tenant, lane=low)
+        return str(ApiKeyFactory(tenant=tenant).raw)
+
+    api = AsgiClient(await sync_to_async(make)())
+    answers = [await answered(api, hand, service_tier="priority", max_tokens=90) for _ in range(3)]
+    lanes = [answer.headers["x-signalbox-lane"] for answer in answers]
+    assert lanes == ["high", "low", "low"]
+    record = (await api.get(f"/v1/generations/{answers[-1].headers['x-signalbox-generation']}")).json()
+    assert record["lane"]["requested"] == "priority"
+
+
 async def test_a_lane_that_does_not_exist_is_refused_with_the_field_that_named_it(api: AsgiClient) -> None:
     for fields, headers, param in (
         ({"service_tier": "fast"}, {}, "service_tier"),
