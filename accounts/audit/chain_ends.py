@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 
 from accounts.audit import chain_rows
 from accounts.audit.chain_rows import LeafRow, number_of
@@ -57,9 +57,9 @@ def check_behind_head() -> None:
     """Raise ``Broken`` where such rows are behind the head. What was recorded since the walk began is before it now."""
     # Read before the head: whatever is recorded in between cannot be behind it.
     last_event, last_batch, last_value = (
-        _last(AuditEvent, "sequence"),
-        _last(SealedAssignment, "batch"),
-        _last(AuditPersonalValue, "event_id"),
+        _last(AuditEvent.objects.all(), "sequence"),
+        _last(SealedAssignment.objects.all(), "batch"),
+        _last(AuditPersonalValue.objects.all(), "event_id"),
     )
     head, chain_hash = read_head()
     if _is_behind(last_event, head):
@@ -72,9 +72,9 @@ def check_behind_head() -> None:
         raise _stray_value(AuditPersonalValue.objects.filter(event_id__gt=head).order_by("event_id"))
 
 
-def _last(model: type[Model], name: str) -> Any:
+def _last(rows: QuerySet[Any, Any], name: str) -> Any:
     """The highest number in a column, whatever stands there; 0: there is no row."""
-    [found] = columns_of(model._base_manager.order_by(f"-{name}"), 0, name)
+    [found] = columns_of(rows.order_by(f"-{name}"), 0, name)
     return 0 if found is None else found
 
 
