@@ -42,7 +42,6 @@ class RightLost(Exception):
 
     def __init__(self, entitlement_id: UUID) -> None:
         super().__init__(f"entitlement {entitlement_id} has ended")
-        self.entitlement_id = entitlement_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

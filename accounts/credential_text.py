@@ -9,6 +9,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from accounts.key_text import CONTAINS_KEY
+
+#: Stands in the place of what is not told.
+MASK: Final = "***"
+
 #: Those that begin a word.
 _TOKENS: Final = (
     # JSON Web Tokens: RFC 7519, section 3: three parts in base64url, of which the first begins with `{"`.
@@ -44,3 +49,8 @@ _SHAPES: Final = (
 
 #: Finds a credential inside other text.
 CONTAINS_CREDENTIAL: Final = re.compile("|".join(_SHAPES), re.ASCII | re.DOTALL)
+
+
+def without_credentials(text: str) -> str:
+    """``text`` with all credentials in it masked: API keys of ours, and those of others that have a shape."""
+    return CONTAINS_CREDENTIAL.sub(MASK, CONTAINS_KEY.sub(MASK, text))

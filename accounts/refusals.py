@@ -6,7 +6,7 @@ import unicodedata
 from enum import StrEnum
 from typing import Final
 
-from accounts.credential_text import CONTAINS_CREDENTIAL
+from accounts.credential_text import CONTAINS_CREDENTIAL, without_credentials
 from accounts.key_text import CONTAINS_KEY
 
 #: Unicode's categories of what is not seen: line breaks and other controls, marks that turn the direction of what
@@ -71,7 +71,7 @@ class ChangeRefused(Exception):
 
     def __init__(self, code: ChangeRefusal, message: str, *, field: str | None = None) -> None:
         self.code = code
-        self.message = CONTAINS_CREDENTIAL.sub("***", CONTAINS_KEY.sub("***", message))
+        self.message = without_credentials(message)
         super().__init__(self.message)
         self.field = field
 

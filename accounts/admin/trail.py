@@ -15,7 +15,7 @@ from accounts.audience import Audience, sees
 from accounts.audit import reference_of
 from accounts.audit.names import Names
 from accounts.audit.reading import ERASED, Disclosed, disclosable, disclose
-from accounts.audit.values import MASK
+from accounts.credential_text import MASK
 from accounts.formatting import exactly, number
 from accounts.models import AuditEvent
 

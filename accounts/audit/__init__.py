@@ -13,7 +13,7 @@ where it was.
 ``verification``      walks the chain and names the first thing that is wrong: ``chain_walk``, with ``chain_rows`` to
                       read it by (in ``row_pages``, each value in its ``written_forms``), and on its way
                       ``chain_ends``, ``event_checks``, ``batch_checks``, ``archive_vouching``, ``archive_checks``,
-                      ``archive_leftovers`` and ``checkpoint_checks``; ``faults`` that they find
+                      ``archive_leftovers``, ``checkpoint_checks`` and ``storage_checks``; ``faults`` that they find
 ``checkpoints``       the head, signed; ``signing_keys`` what with; ``anchors`` brings them outside
 ``settings``          how often the head is signed, when old records are archived
 ``export``            records with proofs for somebody who does not trust us, of a ``selection``; ``offline`` has the

@@ -41,8 +41,6 @@ from signalbox.state_directory import StateDirectoryError, ensure_directory
 #: What a webhook calls a checkpoint.
 EVENT_TYPE: Final = "audit.checkpoint"
 
-#: Of a file's end, what is looked at: a line is far shorter.
-_END_BYTES: Final = 4096
 #: Checkpoints that one pass sends.
 _MOST_SENT: Final = 5
 _LOST_AFTER_S: Final = 60
@@ -225,11 +223,9 @@ def _failed(kind: AnchorKind, problem: str, now: datetime) -> None:
 
 def _append(descriptor: int, path: Path, had: datetime | None) -> datetime | None:
     size = os.fstat(descriptor).st_size
-    end = os.pread(descriptor, _END_BYTES, max(0, size - _END_BYTES))
-    *lines, begun = end.split(b"\n")
-    whole = [line for line in lines if line.strip()]
+    end = os.pread(descriptor, checkpoints.END_BYTES, max(0, size - checkpoints.END_BYTES))
     try:
-        last = checkpoints.parse(whole[-1]) if whole else None
+        last, begun = checkpoints.last_in(end)
     except checkpoints.CheckpointFileError as error:
         raise AnchorFailed(
             f"{path} ends with a line that is none of ours. Move the file away. {error}"

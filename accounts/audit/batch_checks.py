@@ -16,7 +16,7 @@ from accounts.audit.faults import Broken, FaultKind, FaultReason
 from accounts.audit.written_forms import UNREADABLE
 
 #: An assignment is sealed within seconds. After so long somebody may want to know why it was not.
-_LATE: Final = timedelta(hours=1)
+LATE: Final = timedelta(hours=1)
 
 
 def batch_of(event: EventRow) -> Batch:
@@ -39,7 +39,7 @@ def check_batch(event: EventRow, batch: Batch, leaves: Iterable[LeafRow]) -> int
         _check_place(event, batch, leaf, len(hashes))
         places.append(_check_leaf(event, leaf))
         hashes.append(leaf.hash)
-        late += event.at - places[-1][0] > _LATE
+        late += event.at - places[-1][0] > LATE
     if len(hashes) < batch.count:
         raise _no_leaf(event, batch, len(hashes))
     if merkle.root(hashes) != batch.root:

@@ -13,7 +13,6 @@ from accounts.audit.row_pages import NOT_READ, columns_of, page, require_databas
 from accounts.audit.written_forms import UNREADABLE_PAGE, WrittenForm
 from accounts.models import AuditSigningKey
 
-_END: Final = 2**63
 _KEY: Final = WrittenForm(AuditSigningKey, ("id", "public_key", "signed_by", "signature", "created_at"))
 #: More keys than anybody ever makes.
 _KEYS: Final = 10_000
@@ -53,7 +52,7 @@ class CheckpointTrail:
 
     def finish(self) -> None:
         """Look at those that are left: they are of what was recorded since the walk began, or was cut off."""
-        self.pass_by(_END, None)
+        self.pass_by(checkpoints.NO_EVENT, None)
 
     def _advance(self) -> None:
         try:

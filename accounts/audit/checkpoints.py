@@ -32,9 +32,9 @@ _FIELDS: Final = frozenset({"checkpoint", "sequence", "hash", "at", "key", "sign
 _HEX: Final = re.compile(r"[0-9a-f]+")
 _TICK: Final = timedelta(microseconds=1)
 #: No chain's events are numbered so high: databases have no larger numbers.
-_NO_EVENT: Final = 2**63
-#: Longer than a line of a file of checkpoints.
-_LINE_BYTES: Final = 4096
+NO_EVENT: Final = 2**63
+#: Of a file's end, what is looked at: a line is far shorter.
+END_BYTES: Final = 4096
 #: Hashes that one query asks for: fewer than a statement of any database has places for.
 _HASHES: Final = 500
 
@@ -121,7 +121,7 @@ def parse(text: str | bytes) -> SignedCheckpoint:
         if not isinstance(fields, dict) or fields.keys() != _FIELDS or fields["checkpoint"] != _FORMAT:
             raise ValueError("it has other fields")
         at, sequence = datetime.fromisoformat(fields["at"]), fields["sequence"]
-        if type(sequence) is not int or not 0 <= sequence < _NO_EVENT or utc_text(at) != fields["at"]:
+        if type(sequence) is not int or not 0 <= sequence < NO_EVENT or utc_text(at) != fields["at"]:
             raise ValueError("its place or its time is none")
         texts = [fields["hash"], fields["key"], fields["signature"]]
         if not all(isinstance(value, str) and _HEX.fullmatch(value) for value in texts):
@@ -198,15 +198,22 @@ def last_of_file(path: Path) -> SignedCheckpoint | None:
     """The last whole line of a file of checkpoints; None: there is no such file, or that line is no checkpoint."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _LINE_BYTES))
-            *whole, _ = file.read().split(b"\n")
-    except FileNotFoundError:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - END_BYTES))
+            last, _ = last_in(file.read())
+    except (FileNotFoundError, CheckpointFileError):
+        # Whoever continues the file says what is wrong with its end.
         return None
-    try:
-        return parse(whole[-1]) if whole else None
-    except CheckpointFileError:
-        # Whoever continues the file says so.
-        return None
+    return last
+
+
+def last_in(end: bytes) -> tuple[SignedCheckpoint | None, bytes]:
+    """The last whole line in a file's ``END_BYTES``, empty ones passed over, and what was begun behind it.
+
+    Raises ``CheckpointFileError`` where that line is no checkpoint.
+    """
+    *lines, begun = end.split(b"\n")
+    whole = [line for line in lines if line.strip()]
+    return (parse(whole[-1]) if whole else None), begun
 
 
 def make_when_due(now: datetime) -> AuditCheckpoint | None:

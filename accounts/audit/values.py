@@ -18,10 +18,8 @@ from uuid import UUID
 from django.db import models
 
 from accounts.audit.canonical import commitment
-from accounts.credential_text import CONTAINS_CREDENTIAL
-from accounts.key_text import CONTAINS_KEY
+from accounts.credential_text import MASK, without_credentials
 
-MASK: Final = "***"
 _SALT_BYTES: Final = 16
 #: Where the account of the operating system stands that a command ran under.
 ACCOUNT_PATH: Final = "actor_account"
@@ -82,7 +80,7 @@ def masked_text(text: str) -> str:
 
     What it is masked to cannot be told from another masked value: compare before.
     """
-    return _HOME.sub(rf"\g<1>{MASK}", CONTAINS_CREDENTIAL.sub(MASK, CONTAINS_KEY.sub(MASK, text)))
+    return _HOME.sub(rf"\g<1>{MASK}", without_credentials(text))
 
 
 def plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from accounts.audit import checkpoints as signed_checkpoints
 from accounts.audit import sealing, signing_keys
+from accounts.audit.batch_checks import LATE
 from accounts.audit.chain_walk import Found, Progress, Task, Walk
 from accounts.audit.checkpoints import Checkpoint, SignedCheckpoint
 from accounts.audit.faults import Broken, Fault, FaultKind, FaultReason
@@ -48,8 +49,6 @@ __all__ = [
 _STORED: Final = WrittenForm(
     AuditVerification, [str(field.attname) for field in AuditVerification._meta.concrete_fields]
 )
-#: An assignment that waits for longer does so for a reason that somebody may want to know.
-_OVERDUE: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +195,7 @@ def _notes_on_keys(fault: Fault | None) -> list[str]:
 
 
 def _notes_on_waiting(unsealed: Unsealed, now: datetime) -> list[str]:
-    if unsealed.oldest_at is None or now - unsealed.oldest_at < _OVERDUE:
+    if unsealed.oldest_at is None or now - unsealed.oldest_at < LATE:
         return []
     return [
         f"An assignment of {unsealed.oldest_at:%Y-%m-%d %H:%M}Z waits to be sealed, the oldest of "

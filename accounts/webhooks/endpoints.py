@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from accounts import audit, pepper
 from accounts.audit import ObjectRef
-from accounts.audit.values import MASK
+from accounts.credential_text import MASK
 from accounts.models import Tenant, User, WebhookEndpoint
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_content, checked_text

@@ -460,6 +460,8 @@ def test_a_chain_written_anew_with_its_own_checkpoints_taken_along_is_not_signed
     kept = made()
     path = directory / "audit" / "checkpoints.jsonl"
     anchors.append(path)
+    with path.open("ab") as file:
+        file.write(b"\n")  # as where a line that was begun was ended
     with tampering():
         AuditCheckpoint.objects.all().delete()
         set_row(AuditEvent.objects.get(sequence=2), request_id="another")
