@@ -24,7 +24,7 @@ from accounts import ledger
 from accounts.models import Price, Tenant
 from accounts.tenancy import every_tenant
 now = timezone.now()
-Price.objects.create(model="smollm2-135m-instruct", currency="EUR", prompt=Decimal("0.15"), cached=Decimal("0.05"),
+Price.objects.create(model="smollm2-135m-instruct", currency="EUR", prompt=Decimal("0.150007"), cached=Decimal("0.05"),
     completion=Decimal("0.6"), valid_from=now - timedelta(days=60))
 tenants = [Tenant.objects.get_or_create(slug=slug, defaults=dict(name=name))[0]
     for slug, name in (("timetable", "Timetable"), ("depot", "Depot and yard operations"))]
