@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 import redis
 import structlog
@@ -16,6 +18,8 @@ from django.utils import timezone
 from accounts import ledger
 from accounts.ledger import TokenTotals
 from accounts.models import Lane
+from inference.admin.missing_workers import missing
+from inference.admin.running import Doing, RunningNow, still_running, told_by, without_ended
 from inference.dispatch import heartbeats
 from inference.messages import Heartbeat
 from inference.models import Generation, GenerationState, Worker
@@ -26,8 +30,6 @@ from signalbox.configuration import configuration
 _RUNNING_SHOWN = 12
 _FAILURES_SHOWN = 6
 _FAILURES_OF = timedelta(hours=24)
-#: A worker that was seen this lately and says nothing now is shown as silent; older ones are history.
-_SILENT_OF = timedelta(hours=1)
 
 _log = structlog.get_logger(__name__)
 
@@ -42,6 +44,8 @@ class WorkerState(StrEnum):
     STUCK = "stuck"
     SILENT = "silent"
     STOPPED = "stopped"
+    #: It ended without a word, and nobody misses it: another took its place, or it was long ago.
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +77,12 @@ class LaneNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """The whole page. ``workers`` is None when Valkey cannot be asked."""
+    """The whole page. ``workers`` is None when Valkey cannot be asked; nobody knows then who is ``missing``."""
 
     workers: list[WorkerNow] | None
-    silent: list[Worker]
+    missing: list[Worker]
     lanes: list[LaneNow]
-    running: list[Generation]
+    running: list[RunningNow]
     failures: list[Generation]
     hour: TokenTotals
 
@@ -97,20 +101,25 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 def now() -> Now:
-    """Look at everything once."""
+    """Look at everything once. First at the heartbeats: what they tell of is then listed, or known to have ended."""
     at = timezone.now()
     beats = living()
-    heard = {beat.worker for beat in beats or ()}
     live = Generation.objects.filter(state__in=LIVE_STATES)
     counts = {
         (row["lane_id"], row["state"]): row["n"]
         for row in live.order_by().values("lane_id", "state").annotate(n=Count("id"))
     }
     failed = Generation.objects.filter(state=GenerationState.FAILED, created_at__gte=at - _FAILURES_OF)
-    unstopped = Worker.objects.filter(stopped_at=None, last_seen_at__gte=at - _SILENT_OF)
+    running = list(
+        live.filter(state=GenerationState.RUNNING)
+        .select_related("tenant", "model")
+        .order_by("created_at")[:_RUNNING_SHOWN]
+    )
+    still = still_running(beats or ())
+    doing = {generation: done for beat in beats or () for generation, done in told_by(beat).items()}
     return Now(
-        workers=None if beats is None else [_worker_now(beat, at.timestamp()) for beat in beats],
-        silent=[worker for worker in unstopped.select_related("model") if worker.id.hex not in heard],
+        workers=None if beats is None else [_worker_now(beat, still, at.timestamp()) for beat in beats],
+        missing=[] if beats is None else missing({beat.worker for beat in beats}, at),
         lanes=[
             LaneNow(
                 name,
@@ -119,11 +128,7 @@ def now() -> Now:
             )
             for name in Lane.objects.values_list("name", flat=True)
         ],
-        running=list(
-            live.filter(state=GenerationState.RUNNING)
-            .select_related("tenant", "model")
-            .order_by("created_at")[:_RUNNING_SHOWN]
-        ),
+        running=[RunningNow(one, doing[one.id] if one.id in still else Doing.NOTHING) for one in running],
         failures=list(failed.select_related("tenant", "model").order_by("-created_at")[:_FAILURES_SHOWN]),
         hour=ledger.totals(since=at - timedelta(hours=1)),
     )
@@ -149,7 +154,8 @@ def state_of(beat: Heartbeat, at: float) -> WorkerState:
     return WorkerState.SERVING if beat.decoding or beat.prefilling else WorkerState.IDLE
 
 
-def _worker_now(beat: Heartbeat, at: float) -> WorkerNow:
+def _worker_now(beat: Heartbeat, running: Collection[UUID], at: float) -> WorkerNow:
+    beat = without_ended(beat, running)
     generated = sum(n for name, n in beat.counters.items() if name.startswith("generated_tokens_total"))
     return WorkerNow(
         heartbeat=beat,

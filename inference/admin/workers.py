@@ -12,6 +12,7 @@ from unfold.decorators import action, display
 from accounts.admin.base import RecordAdmin
 from accounts.admin.filters import titled
 from accounts.formatting import EMPTY, ago, exactly, link
+from inference.admin.missing_workers import missing
 from inference.admin.now import WorkerState, living, state_of
 from inference.models import Worker
 
@@ -84,7 +85,9 @@ class WorkerAdmin(RecordAdmin):
     def state(self, worker: Any) -> str:
         if worker.heartbeat is not None:
             return state_of(worker.heartbeat, timezone.now().timestamp()).value
-        return (WorkerState.STOPPED if worker.stopped_at else WorkerState.SILENT).value
+        if worker.stopped_at:
+            return WorkerState.STOPPED.value
+        return (WorkerState.SILENT if worker.is_missed else WorkerState.ENDED).value
 
     @display(description="Slots taken")
     def load(self, worker: Any) -> str:
@@ -156,5 +159,7 @@ class WorkerAdmin(RecordAdmin):
 
 def _attach_heartbeats(workers: list[Any]) -> None:
     beats = {beat.worker: beat for beat in living() or ()}
+    missed = {worker.pk for worker in missing(beats, timezone.now())}
     for worker in workers:
         worker.heartbeat = beats.get(worker.id.hex)
+        worker.is_missed = worker.pk in missed

@@ -90,6 +90,8 @@ def test_the_landing_page_shows_what_runs_waits_failed_and_was_used(
     worker = WorkerFactory(hostname="mac-1")
     heartbeats.beat(valkey, _beat(worker, timezone.now()))
     silent = WorkerFactory(hostname="mac-2")
+    before = worker.started_at - timedelta(minutes=9)  # killed, and replaced by the one that lives
+    WorkerFactory(model=worker.model, hostname="mac-1", started_at=before, last_seen_at=before)
     running = GenerationFactory(state="running", tenant=TenantFactory(name="Rail"))
     GenerationFactory(lane=Lane.objects.get(name="low"))
     _failed()
@@ -102,7 +104,7 @@ def test_the_landing_page_shows_what_runs_waits_failed_and_was_used(
         ("low", 1, 0),
     ]
     assert [(one.taken, one.free, one.generated_tokens) for one in shown.workers] == [(4, 4, 42)]
-    assert shown.silent == [silent]
+    assert shown.missing == [silent]
     text = page.content.decode()
     for word in ("mac-1", "mac-2", "Rail", "It broke.", "1,234", "4 of 8 slots taken"):
         assert word in text
@@ -166,8 +168,9 @@ def test_workers_are_listed_with_what_they_do_now(as_operator: Client, valkey: r
     heartbeats.beat(valkey, _beat(WorkerFactory(), timezone.now()))
     WorkerFactory(stopped_at=timezone.now())
     WorkerFactory()
+    WorkerFactory(last_seen_at=timezone.now() - timedelta(hours=2))
     page = as_operator.get(_url("worker_changelist")).content.decode()
-    for word in ("serving", "4 of 8", "stopped", "silent"):
+    for word in ("serving", "4 of 8", "stopped", "silent", "ended"):
         assert word in page
 
 
@@ -280,4 +283,4 @@ def test_the_landing_page_says_in_plain_words_what_a_worker_has_room_for(
     busy = as_operator.get(reverse("admin:index")).content.decode()
     assert "3 writing, 1 reading their prompt, room for 4 more" in busy
     heartbeats.beat(valkey, _beat(WorkerFactory(), timezone.now(), decoding=0, prefilling=0))
-    assert "Nothing runs; room for 8" in as_operator.get(reverse("admin:index")).content.decode()
+    assert "Nothing in its slots, room for 8" in as_operator.get(reverse("admin:index")).content.decode()
