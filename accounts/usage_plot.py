@@ -228,13 +228,14 @@ def _values_axis(top: int, step: int) -> tuple[Tick, ...]:
 
 
 def _time_axis(starts: Sequence[datetime], ends: Sequence[datetime], zone: ZoneInfo) -> tuple[Tick, ...]:
-    """So few labels that they have room on a phone: of days, or of round hours, with the day's name at midnight."""
+    """So few and short labels that they have room on a phone.
+
+    Of days, with the month's name where one begins; or of round hours, with the day's name at midnight.
+    """
     local_starts = [start.astimezone(zone) for start in starts]
     count = len(starts)
     if any(end - start >= _ALMOST_A_DAY for start, end in zip(starts, ends, strict=True)):
-        labels = {
-            index: _day(local_starts[index]) for index in range(0, count, max(1, math.ceil(count / _LABELS)))
-        }
+        labels = _day_labels(local_starts, every=math.ceil(count / _LABELS))
     else:
         hours = next((step for step in _ROUND_HOURS if count / step <= _LABELS), _ROUND_HOURS[-1])
         labels = {
@@ -243,6 +244,16 @@ def _time_axis(starts: Sequence[datetime], ends: Sequence[datetime], zone: ZoneI
             if local.hour % hours == 0 and local.minute == 0
         }
     return tuple(_tick(100 / count * (index + 0.5), label) for index, label in labels.items())
+
+
+def _day_labels(days: Sequence[datetime], *, every: int) -> dict[int, str]:
+    labels: dict[int, str] = {}
+    month = None
+    for index in range(0, len(days), every):
+        day = days[index]
+        labels[index] = _day(day) if day.month != month else str(day.day)
+        month = day.month
+    return labels
 
 
 def _tick(at: float, label: str) -> Tick:

@@ -106,7 +106,13 @@ def test_a_day_of_the_calendar_is_named_and_not_measured() -> None:
     plot = plot_of([], count=31)
     assert plot.columns[0].when == "Sun 1 Mar 2026"
     assert plot.columns[-1].when == "Tue 31 Mar 2026"
-    assert len(plot.time_axis) <= 7
+    assert [tick.label for tick in plot.time_axis] == ["1 Mar", "6", "11", "16", "21", "26", "31"]
+
+
+def test_a_month_is_named_where_it_begins_and_not_with_each_of_its_days() -> None:
+    *starts, until = [datetime(2026, 11, 27, tzinfo=UTC) + timedelta(days=n) for n in range(8)]
+    plot = draw([], starts=starts, until=until, zone=ZoneInfo("UTC"), title="Tokens by day")
+    assert [tick.label for tick in plot.time_axis] == ["27 Nov", "28", "29", "30", "1 Dec", "2", "3"]
 
 
 @pytest.mark.parametrize(
