@@ -8,6 +8,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
+from inference.engine.preparation.architecture import not_recorded
 from inference.engine.preparation.gguf_file import GgufFile, read_gguf
 from inference.engine.preparation.gguf_llama import ARCHITECTURE, llama_config, llama_weights, quantization
 from inference.engine.preparation.gguf_tensors import GROUP_SIZE
@@ -38,6 +39,8 @@ class GgufSource:
     def write(self, directory: Path, precision: Precision, progress: Progress) -> Written:
         file = read_gguf(self._path)
         architecture = file.metadata.get("general.architecture")
+        if architecture is None:
+            raise not_recorded(self._path.name, "general.architecture")
         if architecture != ARCHITECTURE:
             raise PreparationError(
                 Problem.UNSUPPORTED_ARCHITECTURE,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import pty
 import shutil
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +50,36 @@ def test_adding_prepares_and_offers(gguf_file: Path) -> None:
     assert row.path == configuration().models_dir.resolve() / "tiny"
     assert model("list").startswith("tiny  offered\n    llama, context 512, float32, 1 MB, from ")
     assert "4 files agree" in model("verify", "tiny")
+
+
+def _all_of(screen: io.FileIO) -> bytes:
+    drawn = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+        while part := screen.read(65536):
+            drawn += part
+    return drawn
+
+
+def test_a_terminal_sees_a_bar_for_each_stage_that_ends_full(
+    gguf_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    with os.fdopen(theirs, "w", encoding="utf-8") as terminal, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", terminal)
+        model("add", gguf_file)
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        drawn = _all_of(screen).decode()
+    # A line is drawn over and over, each time from its beginning.
+    stages = [stage.split("\r")[1:] for stage in drawn.split("\r\n") if stage]
+    assert [frames[-1].partition(":")[0] for frames in stages] == [
+        "Reading Tiny.gguf",
+        "Converting the weights",
+    ]
+    for frames in stages:
+        assert "0%|" in frames[0]
+        assert "100%|█" in frames[-1]
+        assert all(len(frame) <= 80 for frame in frames)
 
 
 def test_adding_again_is_no_mistake(gguf_file: Path) -> None:

@@ -180,7 +180,7 @@ def too_few_logits(checkpoint: Path) -> None:
         (Problem.CORRUPT, "config.json is not a JSON object", file("config.json", "[1, 2")),
         (Problem.UNSUPPORTED_ARCHITECTURE, "'warp_drive'", config(model_type="warp_drive")),
         (Problem.UNSUPPORTED_ARCHITECTURE, "does not know", config(model_type="../../tmp/evil")),
-        (Problem.UNSUPPORTED_ARCHITECTURE, "None", config(model_type=None)),
+        (Problem.INCOMPLETE, "no architecture recorded", config(model_type=None)),
         (Problem.REMOTE_CODE, "'model.py'", config(model_file="model.py")),
         (Problem.UNSAFE_WEIGHTS, r"pytorch_model\.bin, a format that can run code", only_pickles),
         (Problem.INCOMPLETE, "has no weights", without("model.safetensors")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,14 @@ def test_what_cannot_be_taken_is_refused_in_one_line(
     assert refusal.value.problem is problem
     assert "\n" not in str(refusal.value)
     assert [path.name for path in models.iterdir()] == [".tiny.lock"]
+
+
+def test_a_file_that_is_a_head_and_no_more_is_told_so(models: Path, tmp_path: Path) -> None:
+    file = tmp_path / "head.gguf"
+    file.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 0))
+    with pytest.raises(PreparationError, match=r"^head\.gguf has no architecture recorded") as refusal:
+        prepare(str(file), models, "tiny", precision="float32")
+    assert refusal.value.problem is Problem.INCOMPLETE
 
 
 @pytest.mark.parametrize("precision", ["native", "float32"])
