@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -13,9 +15,11 @@ from pathlib import Path
 from scripts.set_up import installers, stamps
 from scripts.set_up.commands import PYTHON, ROOT, VENV
 from scripts.set_up.console import Step
-from scripts.set_up.problems import SetUpError, need_space
+from scripts.set_up.problems import SetUpError, explain, need_space
 
 _STAMP = VENV / ".signalbox-locks.json"
+#: There while the environment is being made.
+_UNFINISHED = VENV / ".signalbox-unfinished"
 _SPACE_MB = 1500
 _NEEDED = re.compile(r"^[a-z0-9][^ ]*==", re.MULTILINE)
 
@@ -74,11 +78,16 @@ def _installed() -> dict[str, str]:
 
 
 def _is_made() -> bool:
-    return PYTHON.exists() and _installed().get("python", _version()) == _version()
+    return (
+        PYTHON.exists() and not _UNFINISHED.exists() and _installed().get("python", _version()) == _version()
+    )
 
 
 def _make() -> None:
-    """Make the environment where there is none, and anew where its Python is gone or is of another version."""
+    """Make the environment where there is none, and anew where its Python is gone or is of another version.
+
+    And where making it came to no end: without a whole pip of its own nothing would ever be installed.
+    """
     if _is_made():
         return
     need_space(VENV, _SPACE_MB, "The virtual environment")
@@ -88,4 +97,10 @@ def _make() -> None:
     with Step(f"Making the virtual environment .venv with Python {_version()}"):
         if VENV.exists():
             shutil.rmtree(VENV)
-        venv.create(VENV, with_pip=has_ensurepip, symlinks=True)
+        VENV.mkdir()
+        _UNFINISHED.touch()
+        try:
+            venv.create(VENV, with_pip=has_ensurepip, symlinks=True)
+        except subprocess.CalledProcessError as error:
+            raise explain("Making the virtual environment", os.fsdecode(error.output or b"")) from error
+        _UNFINISHED.unlink()

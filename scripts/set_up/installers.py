@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scripts.set_up import commands, stamps
 from scripts.set_up.commands import PYTHON, ROOT, VENV
-from scripts.set_up.problems import SetUpError
+from scripts.set_up.problems import ObstacleError, SetUpError
 
 _BOOTSTRAP = ROOT / "requirements" / "bootstrap.lock"
 _UV = VENV / "bin" / "uv"
@@ -29,6 +29,8 @@ def install(lock: Path, watch: Callable[[str], None]) -> None:
         try:
             _install_with_uv(lock, settings, watch)
         except SetUpError as error:
+            if isinstance(error, ObstacleError) and not _has_uv():
+                raise  # pip itself has met it, when it was to bring uv
             print(f"  uv could not do it, so pip does, which takes longer. ({str(error).splitlines()[0]})")
         else:
             return
@@ -49,10 +51,9 @@ _EXACTLY = ["--require-hashes", "--no-deps", "--disable-pip-version-check"]
 
 
 def _install_with_uv(lock: Path, settings: dict[str, str], watch: Callable[[str], None]) -> None:
-    digest = stamps.digest([_BOOTSTRAP])
-    if not stamps.done(_UV_STAMP, digest):
+    if not _has_uv():
         commands.run("Installing uv", [*_pip(), "install", *_EXACTLY, "--quiet", "--requirement", _BOOTSTRAP])
-        stamps.mark(_UV_STAMP, digest)
+        stamps.mark(_UV_STAMP, stamps.digest([_BOOTSTRAP]))
     environment = {"UV_NO_PROGRESS": "1", "VIRTUAL_ENV": str(VENV)}
     if "index-url" in settings:
         environment["UV_DEFAULT_INDEX"] = settings["index-url"]
@@ -61,6 +62,10 @@ def _install_with_uv(lock: Path, settings: dict[str, str], watch: Callable[[str]
     command: list[str | Path] = [_UV, "pip", "install", "--python", PYTHON, "--require-hashes", "--no-deps"]
     command += ["--requirement", lock]
     commands.run("Installing the Python packages", command, watch=watch, env=environment)
+
+
+def _has_uv() -> bool:
+    return stamps.done(_UV_STAMP, stamps.digest([_BOOTSTRAP]))
 
 
 def _pip_settings() -> dict[str, str]:

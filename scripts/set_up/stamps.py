@@ -26,4 +26,7 @@ def done(stamp: Path, expected: str) -> bool:
 def mark(stamp: Path, value: str) -> None:
     """Record that the step was completed with this digest."""
     stamp.parent.mkdir(parents=True, exist_ok=True)
-    stamp.write_text(value + "\n")
+    # In one step: whoever is killed here, or finds the disk full, leaves no half of it.
+    draft = stamp.with_name(f"{stamp.name}.new")
+    draft.write_text(value + "\n")
+    draft.replace(stamp)

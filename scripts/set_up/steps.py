@@ -10,7 +10,7 @@ from pathlib import Path
 from scripts.set_up import browser, commands, environment, frontend, model
 from scripts.set_up.commands import PYTHON, ROOT
 from scripts.set_up.one_at_a_time import only_one
-from scripts.set_up.problems import SetUpError
+from scripts.set_up.problems import SetUpError, refused
 
 #: Asked of the installation itself, in one process: most of what it takes is starting. The words behind it say what is
 #: to be done: `unless-running` refuses, before anything else, under an installation that runs; `prepare` makes the
@@ -46,6 +46,9 @@ def run(arguments: list[str]) -> int:
             _set_up(for_tests=purpose == "test")
     except SetUpError as error:
         print(f"\nSet-up stopped: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"\nSet-up stopped: {refused(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nSet-up interrupted; the next run goes on from here.", file=sys.stderr)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import resource
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,6 +20,7 @@ from scripts.set_up.commands import run
 from scripts.set_up.problems import SetUpError
 from signalbox.configuration import ROOT
 from signalbox.supervision.instance_lock import AlreadyRunningError, InstanceLock
+from tests.fixtures.live_stack import free_port
 
 _LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 
@@ -45,6 +49,7 @@ def test_a_step_is_repeated_exactly_when_what_it_was_made_from_changed(tmp_path:
         ("Temporary failure in name resolution", "registry cannot be reached"),
         ("npm error code ENOTFOUND", "registry cannot be reached"),
         ("NewConnectionError: Connection refused", "registry cannot be reached"),
+        ("ERROR: No matching distribution found for mlx==0.32.4", "has no mlx==0.32.4 for Python 3."),
         ("THESE PACKAGES DO NOT MATCH THE HASHES", "DO NOT MATCH THE HASHES"),
     ],
 )
@@ -55,6 +60,101 @@ def test_a_failed_command_is_explained(output: str, said: str) -> None:
 def test_too_little_disk_is_said_before_anything_is_done(tmp_path: Path) -> None:
     with pytest.raises(SetUpError, match="needs 1000000000000 MB of disk"):
         problems.need_space(tmp_path / "not" / "there" / "yet", 10**12, "The model")
+
+
+def test_a_first_up_without_a_network_ends_with_what_failed_and_what_to_do(tmp_path: Path) -> None:
+    """`make up` in a checkout that never was set up, where nobody answers at the address of pip's index."""
+    for part in ("scripts", "requirements"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    ours = ("PIP_", "UV_", "SIGNALBOX_", "MAKE", "MFLAGS")
+    alone = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    alone |= {
+        "PIP_INDEX_URL": f"http://127.0.0.1:{free_port()}/simple",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_CACHE_DIR": "1",
+        "PIP_RETRIES": "1",
+    }
+    up = subprocess.run(
+        ["make", "up", f"PYTHON={sys.executable}"], cwd=tmp_path, env=alone, capture_output=True, text=True
+    )
+    assert up.returncode == 2, "as make ends when a command of its has failed"
+    assert re.match(
+        r"\nSet-up stopped: Installing uv: the package registry cannot be reached\. "
+        r"The first set-up needs a network; later ones do not\. Check the connection, or the proxy and index settings",
+        up.stderr,
+    )
+    assert up.stdout.splitlines()[-1].startswith("» Installing ")
+    # It is not tried again by other means, which would fail alike.
+    assert "pip does" not in up.stdout
+    # What is made is whole, and nothing says that more is there.
+    assert (tmp_path / ".venv" / "bin" / "python").exists()
+    left = {path.name for path in (tmp_path / ".venv").iterdir() if path.name.startswith(".signalbox")}
+    assert left == set()
+
+
+def test_an_environment_whose_making_came_to_no_end_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted after its Python is there, and before its pip is."""
+    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(environment, "PYTHON", tmp_path / ".venv" / "bin" / "python")
+    monkeypatch.setattr(environment, "_STAMP", tmp_path / ".venv" / "stamp")
+    monkeypatch.setattr(environment, "_UNFINISHED", tmp_path / ".venv" / "unfinished")
+    monkeypatch.setattr(environment, "_SPACE_MB", 1)
+    made = []
+
+    def create(directory: Path, **_: object) -> None:
+        (directory / "bin").mkdir()
+        (directory / "bin" / "python").touch()
+        made.append(sorted(path.name for path in directory.iterdir()))
+        if len(made) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("venv.create", create)
+    with pytest.raises(KeyboardInterrupt):
+        environment._make()
+    for _ in range(2):
+        environment._make()
+    assert made == [["bin", "unfinished"]] * 2
+    assert sorted(path.name for path in (tmp_path / ".venv").iterdir()) == ["bin"]
+
+
+def test_a_step_that_could_not_be_marked_leaves_its_last_stamp_whole(tmp_path: Path) -> None:
+    """The limit on this process's file sizes stands in for a full disk: a part of the stamp still fits."""
+    stamp = tmp_path / "stamp"
+    stamps.mark(stamp, "first")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            stamps.mark(stamp, "second")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert stamps.done(stamp, "first")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "the disk is full (here/stamp). Make room and try again."),
+        (errno.EROFS, "the system refuses it: Read-only file system (here/stamp). Mend that and try again."),
+    ],
+)
+def test_what_the_system_refuses_is_told_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    said: str,
+) -> None:
+    def write(**_: object) -> None:
+        raise OSError(number, os.strerror(number), "here/stamp")
+
+    monkeypatch.setattr(steps, "ROOT", tmp_path)
+    monkeypatch.setattr(steps, "_set_up", write)
+    assert steps.run(["run"]) == 1
+    assert capsys.readouterr().err == f"\nSet-up stopped: {said}\n"
 
 
 def test_a_commands_output_is_watched_and_its_failure_named() -> None:
