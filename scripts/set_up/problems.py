@@ -51,8 +51,8 @@ def explain(what: str, output: str) -> SetUpError:
     if missed := _NOT_THERE.search(output):
         return SetUpError(
             f"{what}: the package registry cannot be reached, or has no {missed[1]} for Python "
-            f"{sysconfig.get_python_version()} on {sysconfig.get_platform()}. Check the connection, and pip's proxy and "
-            "index settings.\n" + _tail(output, 3)
+            f"{sysconfig.get_python_version()} on {sysconfig.get_platform()}. Check the connection, and pip's proxy "
+            "and index settings.\n" + _tail(output, 3)
         )
     return SetUpError(f"{what} failed:\n{_tail(output, 20)}")
 
