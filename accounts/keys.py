@@ -10,7 +10,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from accounts import allowances, audit, key_rights, key_text, pepper, reservations
+from accounts import allowances, audit, key_giving, key_rights, key_text, pepper, reservations
 from accounts.key_rights import Rights
 from accounts.limits import Limits
 from accounts.models import Allowance, ApiKey, Lane, Scope, Tenant, User
@@ -76,6 +76,7 @@ def create(
         tenant = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
         if tenant.closed_at:
             raise ChangeRefused(ChangeRefusal.TENANT_CLOSED, f"{tenant} is closed: it gets no new keys.")
+        key_giving.require_may_make(rights, expires_at, actor)
         issued = _issue(
             tenant=tenant,
             name=checked_text(name, field="name", most=100),
@@ -117,6 +118,7 @@ def rotate(
         successors = list(key.rotated_to.select_for_update(no_key=True).order_by("-created_at"))
         # A rotated key's own expiry has become the overlap's end: what it was stands in its newest successor.
         expires_at = successors[0].expires_at if successors else key.expires_at
+        key_giving.require_may_rotate(key, expires_at, actor)
         for successor in successors:
             if successor.revoked_at:
                 continue
@@ -185,12 +187,15 @@ def change(
         )
         # Also where the key loses such a scope: until then it is an operators' key, and theirs to change.
         key_rights.require_may_give({*key.scopes, *rights["scopes"]}, actor)
+        wanted = allowance.limits if limits is None else limits
+        key_giving.require_may_change(
+            key, before=allowance.limits, rights=rights, expires_at=expires_at, limits=wanted, actor=actor
+        )
         key.name = checked_text(name, field="name", most=100)
         for right, value in rights.items():
             setattr(key, right, value)
         if expires_at != key.expires_at:
             key.expires_at = _checked_expiry(expires_at, now)
-        wanted = allowance.limits if limits is None else limits
         after = _audited(key, wanted)
         if after != before:
             if wanted != allowance.limits:

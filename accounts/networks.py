@@ -7,7 +7,7 @@ told depends on its socket only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network
 from typing import Final
 
 _MAPPED: Final = IPv6Network("::ffff:0:0/96")
@@ -51,6 +51,22 @@ def contains(networks: Iterable[str], address: str) -> bool:
         return False
     asked = getattr(asked, "ipv4_mapped", None) or asked
     return any(asked in ip_network(network) for network in networks)
+
+
+def within(networks: Iterable[str], bounds: Iterable[str]) -> bool:
+    """Whether all of ``networks`` lies in ``bounds`` taken together, both as they are stored."""
+    wide = [ip_network(bound) for bound in bounds]
+    joined: list[IPv4Network | IPv6Network] = [
+        *collapse_addresses(one for one in wide if isinstance(one, IPv4Network)),
+        *collapse_addresses(one for one in wide if isinstance(one, IPv6Network)),
+    ]
+    return all(any(_lies_in(ip_network(network), bound) for bound in joined) for network in networks)
+
+
+def _lies_in(inner: IPv4Network | IPv6Network, outer: IPv4Network | IPv6Network) -> bool:
+    if isinstance(inner, IPv4Network):
+        return isinstance(outer, IPv4Network) and inner.subnet_of(outer)
+    return isinstance(outer, IPv6Network) and inner.subnet_of(outer)
 
 
 def _unmapped(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:

@@ -32,6 +32,8 @@ class ChangeRefusal(StrEnum):
     KEY_NOT_LOST = "key_not_lost"
     #: A scope that reaches beyond the tenant, from somebody who does not run the platform.
     OPERATORS_ONLY = "operators_only"
+    #: More than the key has that would give it.
+    WIDER_THAN_GIVER = "wider_than_giver"
     USER_CLOSED = "user_closed"
     #: Only closed accounts can be erased.
     USER_OPEN = "user_open"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounts.networks import NotANetwork, contains, normalized
+from accounts.networks import NotANetwork, contains, normalized, within
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,23 @@ def test_a_network_holds_what_the_standard_library_says_it_holds(
     mapped = getattr(asked, "ipv4_mapped", None) or getattr(network.network_address, "ipv4_mapped", None)
     if mapped is None:
         assert contains([normalized(str(network))], str(asked)) is (asked in network)
+
+
+@pytest.mark.parametrize(
+    ("networks", "bounds", "lie_within"),
+    [
+        (["192.0.2.7"], ["192.0.2.0/24"], True),
+        (["192.0.2.0/24"], ["192.0.2.0/25", "192.0.2.128/25"], True),
+        (["192.0.2.0/24"], ["192.0.2.0/25", "192.0.3.0/24"], False),
+        (["192.0.2.7", "2001:db8::1"], ["192.0.2.0/24"], False),
+        (["192.0.2.7", "2001:db8::1"], ["192.0.2.0/24", "2001:db8::/32"], True),
+        (["::/0"], ["0.0.0.0/0"], False),
+        (["0.0.0.0/0"], ["::/0"], False),
+        ([], ["192.0.2.0/24"], True),
+        (["192.0.2.7"], [], False),
+    ],
+)
+def test_networks_lie_within_others_taken_together(
+    networks: list[str], bounds: list[str], lie_within: bool
+) -> None:
+    assert within(networks, bounds) is lie_within

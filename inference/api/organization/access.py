@@ -34,6 +34,7 @@ _CODES: Final = {
     ChangeRefusal.CONTAINS_CREDENTIAL: ErrorCode.INVALID_VALUE,
     ChangeRefusal.NAME_TAKEN: ErrorCode.INVALID_VALUE,
     ChangeRefusal.OPERATORS_ONLY: ErrorCode.INSUFFICIENT_SCOPE,
+    ChangeRefusal.WIDER_THAN_GIVER: ErrorCode.INSUFFICIENT_SCOPE,
 }
 
 
@@ -108,11 +109,11 @@ def unix(time: datetime) -> int:
 def refusals_told(**params: str) -> Iterator[None]:
     """Around a change: its refusal is told as an ``ApiError``, 409 where no other value would help.
 
-    ``params`` says which parameter holds a field of the change that has another name there.
+    ``params`` says which parameter holds a field of the change that has another name there; empty: none does.
     """
     try:
         yield
     except ChangeRefused as refusal:
         code = _CODES.get(refusal.code, ErrorCode.CONFLICT)
-        param = params.get(refusal.field, refusal.field) if refusal.field else None
+        param = (params.get(refusal.field, refusal.field) or None) if refusal.field else None
         raise ApiError(code, refusal.message, param=param) from refusal

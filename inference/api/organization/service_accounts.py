@@ -5,12 +5,13 @@ There is no row for one: it is its first key and those that replaced it by rotat
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from accounts import keys
 from accounts.actors import actor_of_key
+from accounts.limits import LimitName
 from accounts.models import ApiKey
 from accounts.tenancy import tenant_scope
 from inference.api.answers import AnswerModel
@@ -31,6 +32,12 @@ from inference.api.organization.ids import Kind
 from inference.api.organization.paging import ListQuery, page_of
 from inference.api.pages import Page
 from inference.api.queries import NoQuery, parameters_of, read_query
+
+#: Where a body holds what the verbs call otherwise. What narrows keys is no part of it.
+_PARAMS: Final = {
+    "expires_at": "expires_in_seconds",
+    **dict.fromkeys(("allowed_lanes", "allowed_models", "allowed_networks", *LimitName), ""),
+}
 
 
 class ServiceAccount(AnswerModel):
@@ -137,7 +144,7 @@ def create_service_account(
     tenant = project_of(call, project_id)
 
     def create() -> IssuedServiceAccount:
-        with refusals_told(expires_at="expires_in_seconds"):
+        with refusals_told(**_PARAMS):
             issued = keys.create(
                 tenant=tenant,
                 name=body.name,

@@ -279,3 +279,39 @@ def test_a_list_asks_as_much_of_the_database_whatever_its_length(
         with django_assert_num_queries(3):  # the project, the page, the first keys of their applications
             page: Any = list_project_api_keys.function(call, project_id=project_id)
     assert len(json.loads(page.model_dump_json())["data"]) == 13
+
+
+async def test_a_key_that_is_narrowed_itself_gives_no_key_more_than_it_has(tenant: Tenant) -> None:
+    @sync_to_async
+    def make() -> tuple[Any, Any, Any]:
+        narrow = ApiKeyFactory(tenant=tenant, scopes=["admin"], allowed_lanes=["low"], default_lane_id="low")
+        limited = ApiKeyFactory(tenant=tenant, scopes=["admin"], allowance__tokens_per_day=1000)
+        return narrow, limited, ApiKeyFactory(tenant=tenant)
+
+    narrow, limited, wide = await make()
+    path = f"{project(tenant)}/api_keys"
+    accounts = f"{project(tenant)}/service_accounts"
+    by_limited = AsgiClient(limited.raw)
+    by_narrow = AsgiClient(narrow.raw)
+    asked: list[tuple[AsgiClient, str, dict[str, Any], str | None]] = [
+        (by_narrow, path, {"name": "a"}, "allowed_lanes"),
+        (by_narrow, accounts, {"name": "a"}, None),
+        (by_narrow, f"{path}/key_{narrow.id.hex}", {"allowed_lanes": []}, "allowed_lanes"),
+        (by_narrow, f"{path}/key_{narrow.id.hex}", {"scopes": ["admin", "inference"]}, "scopes"),
+        (by_narrow, f"{path}/key_{wide.id.hex}/rotate", {}, None),
+        (by_limited, path, {"name": "a", "limits": {"tokens_per_day": 1}}, "limits.tokens_per_day"),
+        (by_limited, accounts, {"name": "a"}, None),
+        (by_limited, f"{path}/key_{limited.id.hex}", {"limits": {}}, "limits.tokens_per_day"),
+        (by_limited, f"{path}/key_{wide.id.hex}/rotate", {}, None),
+    ]
+    for client, url, body, param in asked:
+        answer = await client.post(url, body)
+        assert (answer.status, answer.error["code"], answer.error["param"]) == (
+            403,
+            "insufficient_scope",
+            param,
+        )
+    assert await AuditEvent.objects.acount() == 0
+    made = await by_narrow.post(path, {"name": "a", "allowed_lanes": ["low"], "default_lane": "low"})
+    assert made.json()["allowed_lanes"] == ["low"]
+    assert (await by_limited.post(f"{path}/key_{limited.id.hex}/rotate", {})).status == 200
