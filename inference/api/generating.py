@@ -18,6 +18,7 @@ from inference.api.reading import answered, lane_headers, with_headers
 from inference.api.sampling_parameters import GenerationParameters, StreamOptions
 from inference.api.streaming import Answering
 from inference.dispatch.delivery import delivery
+from inference.idempotency import NamedRequest
 from inference.intake import Accepted, RefusalCode, Submission
 from inference.messages import Sampling
 from inference.models import LanguageModel
@@ -64,10 +65,36 @@ def generate(
 
     Raises ``ApiError`` or ``intake.Refused``; nothing is reserved or queued then.
     """
-    requested_lane, lane_field = _requested_lane(call, body)
+    lane = _requested_lane(call, body)
     named = idempotent.named_request(call, body, route)
-    if named is not None and (row := idempotent.earlier(named)) is not None:
-        return idempotent.repeated(call, row, stream=body.stream, options=body.options)
+    if named is None:
+        return _accepted(call, body, lane, None, route, prompt_of, shape_of)
+    if (answer := _repeated(call, body, named)) is not None:
+        return answer
+    try:
+        with idempotency.one_at_a_time(named) as waited:
+            if waited and (answer := _repeated(call, body, named)) is not None:
+                return answer
+            return _accepted(call, body, lane, named, route, prompt_of, shape_of)
+    except idempotency.AlreadyMade:
+        # Sent twice at once: the other one was faster.
+        return generate(call, body, route=route, prompt_of=prompt_of, shape_of=shape_of)
+
+
+def _accepted(
+    call: Call,
+    body: GenerationParameters,
+    lane: tuple[str | None, str],
+    named: NamedRequest | None,
+    route: str,
+    prompt_of: Callable[[LanguageModel], list[int]],
+    shape_of: Callable[[Head], Shape],
+) -> AsyncAnswer:
+    """The answer of a generation that is accepted now. ``lane``: the one asked for, and the field that asked.
+
+    Raises ``AlreadyMade`` where another request of its name was faster.
+    """
+    requested_lane, lane_field = lane
     model = language_models.find(body.model, call.principal)
     sampling: Sampling = body.sampling()
     check_logit_bias(model, sampling.logit_bias)
@@ -85,13 +112,10 @@ def generate(
         accepted = intake.accept(
             call.principal, submission, within=None if named is None else idempotency.claim(named)
         )
-    except idempotency.AlreadyMade:
-        # Sent twice at once: the other one was faster.
-        return generate(call, body, route=route, prompt_of=prompt_of, shape_of=shape_of)
     except intake.Refused as refusal:
         # Sent twice at once, and the other one took what was left.
-        if named is not None and (row := idempotent.earlier(named)) is not None:
-            return idempotent.repeated(call, row, stream=body.stream, options=body.options)
+        if named is not None and (answer := _repeated(call, body, named)) is not None:
+            return answer
         if refusal.code is RefusalCode.UNKNOWN_LANE:
             refusal.param = lane_field
         raise
@@ -107,6 +131,12 @@ def generate(
         fingerprint=model.checksum,
     )
     return GenerationAnswer(call, accepted, shape_of(head), body.stream, body.options)
+
+
+def _repeated(call: Call, body: GenerationParameters, named: NamedRequest) -> AsyncAnswer | None:
+    """What an earlier request of this name made, as ``body`` wants it told; None: there was none."""
+    row = idempotent.earlier(named)
+    return None if row is None else idempotent.repeated(call, row, stream=body.stream, options=body.options)
 
 
 def _requested_lane(call: Call, body: GenerationParameters) -> tuple[str | None, str]:

@@ -1,6 +1,6 @@
 """Valkey clients, made in one place.
 
-Only ``inference.dispatch``, ``accounts.rates`` and ``accounts.log_in_counters`` work with them.
+Only ``inference.dispatch``, and in ``accounts`` ``rates``, ``log_in_counters`` and ``sole_passes``, work with them.
 """
 
 from __future__ import annotations

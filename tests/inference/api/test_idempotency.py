@@ -1,22 +1,29 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import threading
 from typing import Any
 
 import pytest
 import redis
 import time_machine
 from asgiref.sync import sync_to_async
+from django.db import connections
 from django.utils import timezone
 
+from accounts import rates, reservations
+from accounts.limits import LimitName
 from accounts.models import Lane, Reservation, Tenant
+from accounts.rates import Rate
 from accounts.tenancy import every_tenant
 from inference import idempotency, tasks
 from inference.api.idempotent import IDEMPOTENCY_KEY
 from inference.api.resource import endpoints_of
 from inference.api.urls import urlpatterns
 from inference.messages import CancelReason
-from inference.models import Generation, IdempotencyKey
+from inference.models import Generation, IdempotencyKey, LanguageModel
+from signalbox.write_transactions import write_transaction
 from tests.factories import ApiKeyFactory, EntitlementFactory
 from tests.inference.api.asgi_client import Answer, AsgiClient, events_of
 from tests.inference.api.bodies import CHAT, TEXT, chat, text
@@ -211,3 +218,84 @@ def test_every_route_that_makes_or_changes_something_takes_a_name_for_it() -> No
         "delete_project_api_key",
         "delete_service_account",
     }
+
+
+async def test_repeats_at_once_count_once_in_a_rate(api: AsgiClient, hand: Hand, tenant: Tenant) -> None:
+    limited = await sync_to_async(ApiKeyFactory)(tenant=tenant, allowance__requests_per_minute=1)
+    client, allowance = AsgiClient(limited.raw), limited.allowance_id
+    rate = Rate(allowance, LimitName.REQUESTS_PER_MINUTE, 1)
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        try:
+            with every_tenant("the test keeps admissions from their end"), write_transaction():
+                reservations.lock([allowance])
+                held.set()
+                assert let_go.wait(20)
+        finally:
+            connections.close_all()
+
+    holding = asyncio.create_task(asyncio.to_thread(hold))
+    await asyncio.to_thread(held.wait, 20)
+    first = asyncio.create_task(client.post(CHAT, chat(), headers=NAMED))
+    while not rates.read([rate])[0].used:
+        await asyncio.sleep(0.01)
+    # The rate is taken, and nobody can see yet what for.
+    second = asyncio.create_task(client.post(CHAT, chat(), headers=NAMED))
+    await asyncio.wait({second}, timeout=0.5)
+    let_go.set()
+    await holding
+    await hand.answer(["one"])
+    answers = await asyncio.gather(first, second)
+    assert [answer.status for answer in answers] == [200, 200], answers[1].body
+    assert answers[0].json() == answers[1].json()
+    assert await counted(Generation) == 1
+
+
+async def test_what_ended_because_nobody_read_it_is_made_anew_for_whoever_asks_again(
+    api: AsgiClient, hand: Hand
+) -> None:
+    async with api.open("POST", CHAT, chat(), headers=NAMED) as exchange:
+        run = await hand.take()
+        await run.end_cancelled(CancelReason.DETACHED)
+        unread = await exchange.end()
+    assert_error(unread, 409, "generation_cancelled", None)
+    second = await answered(api, hand)
+    assert (second.status, second.headers.get("idempotent-replayed")) == (200, None)
+    again = await api.post(CHAT, chat(), headers=NAMED)
+    assert (again.json(), again.headers["idempotent-replayed"]) == (second.json(), "true")
+    assert await counted(Generation) == 2
+    assert await counted(IdempotencyKey) == 1
+
+
+async def test_each_route_that_takes_a_name_holds_it_to_the_rules(
+    model: LanguageModel, tenant: Tenant, valkey: redis.Redis
+) -> None:
+    raw = (await sync_to_async(ApiKeyFactory)(tenant=tenant, scopes=["inference", "operator"])).raw
+    key = await sync_to_async(ApiKeyFactory)(tenant=tenant)
+    ids = {
+        "project_id": f"proj_{tenant.id.hex}",
+        "api_key_id": f"key_{key.id.hex}",
+        "service_account_id": f"svc_acct_{key.id.hex}",
+        "rate_limit_id": "rl-normal",
+    }
+    new = {"name": "new"}
+    bodies = {
+        "create_chat_completion": chat(),
+        "create_completion": text(),
+        "create_project": new,
+        "create_project_api_key": new,
+        "create_service_account": new,
+    }
+    named = 0
+    for pattern in urlpatterns:
+        for endpoint in endpoints_of(pattern.callback):
+            if IDEMPOTENCY_KEY not in endpoint.parameters:
+                continue
+            path = re.sub(r"<\w+:(\w+)>", lambda match: ids[match[1]], f"/v1/{pattern.pattern}")
+            answer = await AsgiClient(raw).request(
+                endpoint.method, path, bodies.get(endpoint.name, {}), headers={"Idempotency-Key": "x" * 256}
+            )
+            assert_error(answer, 400, "invalid_value", "Idempotency-Key")
+            named += 1
+    assert named > 8
