@@ -21,6 +21,7 @@ from accounts.entitlements import (
     lock,
     lock_tenant,
     refuse_second_standing,
+    refuse_unless_seen,
 )
 from accounts.models import Approval, Entitlement, User
 from accounts.principal import Actor
@@ -28,12 +29,15 @@ from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 from accounts.tenancy import tenant_scope
 
 
-def approve(*, entitlement: Entitlement, decided_by: User, actor: Actor, reason: str = "") -> Entitlement:
+def approve(
+    *, entitlement: Entitlement, decided_by: User, actor: Actor, reason: str = "", seen: str | None = None
+) -> Entitlement:
     """Let a requested entitlement give its rights. The one that it replaces ends in the same moment, and what was used
     of that one's limits is used of the new ones: nobody gets a budget twice.
 
-    Raises ``ChangeRefused`` where ``decided_by`` may not, where nothing is requested any more, and where it can no
-    longer be given: the tenant is closed, its time is over, or what it replaces has ended.
+    ``seen``: the ``entitlements.version_of`` what the person decided by; refused where it has changed since. Raises
+    ``ChangeRefused`` where ``decided_by`` may not, where nothing is requested any more, and where it can no longer be
+    given: the tenant is closed, its time is over, or what it replaces has ended.
     """
     now = timezone.now()
     with tenant_scope(entitlement.tenant_id), transaction.atomic():
@@ -41,6 +45,7 @@ def approve(*, entitlement: Entitlement, decided_by: User, actor: Actor, reason:
         entitlement = _requested(entitlement, decided_by)
         if tenant.closed_at:
             raise ChangeRefused(ChangeRefusal.TENANT_CLOSED, f"{tenant} is closed: it gets no entitlements.")
+        refuse_unless_seen(tenant, entitlement.lane_id, now, seen)
         if state_of(entitlement, now) is not State.REQUESTED:
             raise ChangeRefused(
                 ChangeRefusal.ENTITLEMENT_ENDED,

@@ -100,7 +100,7 @@ def grant(
         tenant = lock_tenant(tenant.id)
         if tenant.closed_at:
             raise ChangeRefused(ChangeRefusal.TENANT_CLOSED, f"{tenant} is closed: it gets no entitlements.")
-        _refuse_unless_seen(tenant, lane.name, now, seen)
+        refuse_unless_seen(tenant, lane.name, now, seen)
         entitlement, recorded = write_grant(
             tenant=tenant, lane=lane, terms=terms, granted_by=granted_by, now=now
         )
@@ -158,7 +158,7 @@ def change(
     now = timezone.now()
     with tenant_scope(entitlement.tenant_id), transaction.atomic():
         tenant = lock_tenant(entitlement.tenant_id)
-        _refuse_unless_seen(tenant, entitlement.lane_id, now, seen)
+        refuse_unless_seen(tenant, entitlement.lane_id, now, seen)
         entitlement = lock(entitlement.id)
         _refuse_unless_live(entitlement, now)
         before = Terms.of(entitlement)
@@ -243,6 +243,17 @@ def version_of(tenant: Tenant, lane: str, now: datetime) -> str:
         ],
     }
     return content_hash(seen)
+
+
+def refuse_unless_seen(tenant: Tenant, lane: str, now: datetime, seen: str | None) -> None:
+    """Raise ``ChangeRefused`` where ``seen`` is a version of what ``tenant`` has in ``lane`` that is no longer so; None
+    is of nothing that was shown. In its scope, holding its row's lock."""
+    if seen is not None and seen != version_of(tenant, lane, now):
+        raise ChangeRefused(
+            ChangeRefusal.CHANGED_MEANWHILE,
+            f"What {tenant} has in {lane} has changed since this was shown to you, and nothing was saved. Look at it "
+            "again.",
+        )
 
 
 def counted(lane: str, now: datetime) -> QuerySet[Entitlement]:
@@ -387,13 +398,4 @@ def _refuse_if_requested_already(entitlement: Entitlement) -> None:
         raise ChangeRefused(
             ChangeRefusal.ALREADY_REQUESTED,
             f"A wider {entitlement} is requested already. Have that decided, or withdraw it.",
-        )
-
-
-def _refuse_unless_seen(tenant: Tenant, lane: str, now: datetime, seen: str | None) -> None:
-    if seen is not None and seen != version_of(tenant, lane, now):
-        raise ChangeRefused(
-            ChangeRefusal.CHANGED_MEANWHILE,
-            f"What {tenant} has in {lane} has changed since this was shown to you, and nothing was saved. Look at it "
-            "again.",
         )

@@ -7,9 +7,9 @@ Operators (superusers) may change, other staff may look, auditors at what is the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from django import forms
@@ -35,6 +35,8 @@ from accounts.refusals import ChangeRefused
 
 #: Rows of each kind that the search over all pages lists at most.
 SEARCHED_ROWS: Final = 50
+#: Sent along with an answer: the version of what was shown when it was asked for.
+VERSION_FIELD: Final = "seen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,10 @@ class Question:
     danger: bool = False
     #: Where the answer is a secret: what a repeated POST is told, which then does nothing.
     already_made: AlreadyMade | None = None
+    #: What it is decided by, for a template that shows it below the question, and the version of that.
+    template: str = "admin/question.html"
+    shown: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,13 +273,14 @@ class SiteModelAdmin(ModelAdmin):  # type: ignore[misc]
             **self.admin_site.each_context(request),
             "title": question.title,
             "question": question,
+            "version_field": VERSION_FIELD,
             "opts": self.opts,
             "object": obj,
             "form": form,
             "ticket": ticket_for(request) if once else None,
             "back_url": self.url_of(obj),
         }
-        return TemplateResponse(request, "admin/question.html", context)
+        return TemplateResponse(request, question.template, context)
 
     def show_once(self, request: HttpRequest, shown: ShownOnce) -> HttpResponse:
         """Answer a POST with a secret. Django's admin marks every answer as one that nothing may store."""

@@ -16,13 +16,15 @@ from unfold.enums import ActionVariant
 
 from accounts import approvals, entitlements
 from accounts.actors import actor_of
-from accounts.admin.base import Question
+from accounts.admin.base import VERSION_FIELD, Question
+from accounts.admin.entitlement_effect import effect_of, plan_of_request
 from accounts.admin.entitlement_form import ApprovalForm, ExtensionForm, RefusalForm
 from accounts.admin.entitlement_words import state_words
 from accounts.admin.preview import PreviewedAdmin
 from accounts.entitlement_states import LIVE, State, state_of
 from accounts.formatting import counted
 from accounts.models import Approval, Entitlement, User
+from accounts.tenancy import tenant_scope
 
 
 class EntitlementDecisions(PreviewedAdmin):
@@ -95,7 +97,7 @@ class EntitlementDecisions(PreviewedAdmin):
 
     @action(description="Approve", icon="check_circle", url_path="approve", permissions=["operate"])
     def approve(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
-        entitlement = self.object_or_404(request, object_id)
+        entitlement, version = self._with_version(request, object_id)
         ends = (
             ["The entitlement that it replaces ends in the same moment. What is used of that one stays used."]
             if entitlement.replaces_id
@@ -103,9 +105,12 @@ class EntitlementDecisions(PreviewedAdmin):
         )
         question = Question(
             title=f"Approve {entitlement}?",
-            meaning=["It gives its rights from then on, as they stand on its page.", *ends],
+            meaning=["It gives its rights from then on, as they stand below.", *ends],
             submit="Approve it",
             form=ApprovalForm,
+            template="admin/approval_question.html",
+            shown={"effect": effect_of(plan_of_request(entitlement), timezone.now())},
+            version=version,
         )
 
         def approve(values: dict[str, Any]) -> str:
@@ -114,6 +119,7 @@ class EntitlementDecisions(PreviewedAdmin):
                 decided_by=cast(User, request.user),
                 actor=actor_of(request),
                 reason=values["reason"],
+                seen=request.POST.get(VERSION_FIELD, ""),
             )
             return f"{entitlement} is approved."
 
@@ -178,6 +184,14 @@ class EntitlementDecisions(PreviewedAdmin):
             "checkbox": ACTION_CHECKBOX_NAME,
         }
         return TemplateResponse(request, "admin/end_selected.html", context)
+
+    def _with_version(self, request: HttpRequest, object_id: str) -> tuple[Entitlement, str]:
+        """An entitlement, and the version of all that a decision about it goes by: read first, so that what is shown is
+        never older."""
+        entitlement: Entitlement = self.object_or_404(request, object_id)
+        with tenant_scope(entitlement.tenant_id):
+            version = entitlements.version_of(entitlement.tenant, entitlement.lane_id, timezone.now())
+        return self.object_or_404(request, object_id), version
 
     def say_written(self, request: HttpRequest, written: Entitlement, said: str) -> HttpResponse:
         """Lead to what was written, and say so: ``said``, or that it waits for approval."""

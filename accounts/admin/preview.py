@@ -14,10 +14,8 @@ from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from accounts.admin.base import SiteModelAdmin
+from accounts.admin.base import VERSION_FIELD, SiteModelAdmin
 
-#: Sent along when a preview is saved: the version of what it showed.
-VERSION_FIELD: Final = "seen"
 #: The button that leads from a preview back into its form.
 EDIT_BUTTON: Final = "_edit"
 _NOT_THE_FORMS: Final = frozenset({"csrfmiddlewaretoken", "_save", EDIT_BUTTON, VERSION_FIELD})

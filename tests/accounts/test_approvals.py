@@ -322,6 +322,26 @@ def test_what_can_no_longer_be_given_is_not_approved(
     assert _fresh(requested).approval == Approval.REQUESTED
 
 
+def test_what_has_changed_since_it_was_shown_is_not_approved(
+    high: Lane, asking: User, deciding: User
+) -> None:
+    present = _request(high, asking, limits=WITHIN)
+    requested = entitlements.change(entitlement=present, limits=ABOVE, granted_by=asking, actor=ACTOR)
+
+    def version() -> str:
+        with tenant_scope(present.tenant_id):
+            return entitlements.version_of(present.tenant, "high", timezone.now())
+
+    seen = version()
+    entitlements.change(entitlement=present, limits=Limits(tokens_per_month=1), actor=ACTOR)
+    with pytest.raises(ChangeRefused, match="has changed since this was shown to you") as refusal:
+        approvals.approve(entitlement=requested, decided_by=deciding, actor=ACTOR, seen=seen)
+    assert refusal.value.code == ChangeRefusal.CHANGED_MEANWHILE
+    assert [_fresh(one).ended_at for one in (present, requested)] == [None, None]
+    approved = approvals.approve(entitlement=requested, decided_by=deciding, actor=ACTOR, seen=version())
+    assert approved.approval == Approval.APPROVED
+
+
 def test_a_second_standing_one_is_not_approved(high: Lane, asking: User, deciding: User) -> None:
     requested = _request(high, asking)
     with pytest.raises(ChangeRefused) as refusal:

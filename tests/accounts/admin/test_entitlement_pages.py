@@ -55,6 +55,11 @@ def _sent_by(preview: Any) -> dict[str, list[str]]:
     return {**sent, preview.context["version_field"]: [preview.context["version"]]}
 
 
+def _shown(asked: Any) -> dict[str, str]:
+    """What a question sends along of what it shows."""
+    return {asked.context["version_field"]: asked.context["question"].version}
+
+
 def _text(page: Any) -> str:
     text = re.sub(r"<[^>]+>", " ", page.content.decode())
     return re.sub(r"\s+", " ", text)
@@ -235,9 +240,15 @@ def test_a_large_grant_is_requested_and_decided_by_another_operator_alone(
     assert _url(requested, "approve") in page.content.decode()
     assert "What approving it does" in page.content.decode()
     assert "3,100 tokens a month with this" in _text(page)
-    another_operator.get(_url(requested, "approve"))
+    asked = another_operator.get(_url(requested, "approve"))
+    assert "3,100 tokens a month with this" in _text(asked)
     assert _all()[0].approval == Approval.REQUESTED
-    answer = another_operator.post(_url(requested, "approve"), {"reason": "as agreed"}, follow=True)
+    unseen = another_operator.post(_url(requested, "approve"), {"reason": "as agreed"})
+    assert "has changed since this was shown to you" in unseen.content.decode()
+    assert _all()[0].approval == Approval.REQUESTED
+    answer = another_operator.post(
+        _url(requested, "approve"), {"reason": "as agreed", **_shown(asked)}, follow=True
+    )
     assert "Rail: high is approved." in answer.content.decode()
     assert "as agreed" in answer.content.decode()
     assert _actions() == ["entitlement.request", "entitlement.approve"]
@@ -275,7 +286,13 @@ def test_a_wider_one_replaces_the_present_one_when_it_is_approved(
     page = another_operator.get(_url(wider))
     assert "900 → 2,000" in _text(page)
     assert "2,000 tokens a month with this" in _text(page)
-    another_operator.post(_url(wider, "approve"), {"reason": ""})
+    asked = another_operator.get(_url(wider, "approve"))
+    entitlements.change(entitlement=present, limits=Limits(tokens_per_month=800), actor=ACTOR)
+    refused = another_operator.post(_url(wider, "approve"), {"reason": "", **_shown(asked)})
+    assert "has changed since this was shown to you" in refused.content.decode()
+    assert "800 → 2,000" in _text(refused)
+    assert _all()[0].ended_at is None
+    another_operator.post(_url(wider, "approve"), {"reason": "", **_shown(refused)})
     present, wider = _all()
     assert present.ended_at is not None
     assert wider.approval == Approval.APPROVED
