@@ -10,10 +10,10 @@ from accounts.tenancy import every_tenant
 
 
 def ended_among(principals: Collection[Principal]) -> set[Principal]:
-    """Those whose key was revoked, or whose membership, user or tenant was closed.
+    """Those whose key was revoked, whose membership, user or tenant was closed, or whose password was replaced.
 
     One query for all keys and one for all members, and none where there is neither. A key that merely expires keeps
-    what it began.
+    what it began; so does a user who chose another password.
     """
     key_ids = {principal.api_key_id for principal in principals if principal.api_key_id}
     user_ids = {principal.user_id for principal in principals if principal.user_id}
@@ -25,7 +25,11 @@ def ended_among(principals: Collection[Principal]) -> set[Principal]:
             keys.update(held.values_list("id", flat=True))
         if user_ids:
             standing = Membership.objects.filter(
-                user_id__in=user_ids, ended_at=None, tenant__closed_at=None, user__is_active=True
+                user_id__in=user_ids,
+                ended_at=None,
+                tenant__closed_at=None,
+                user__is_active=True,
+                user__must_change_password=False,
             )
             members.update(standing.values_list("tenant_id", "user_id"))
     return {

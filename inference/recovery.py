@@ -55,7 +55,8 @@ def cancel_revoked() -> int:
         revoked = _live().filter(
             Q(api_key__revoked_at__isnull=False)
             | Q(tenant__closed_at__isnull=False)
-            | Q(user__isnull=False) & (Q(user__is_active=False) | ~Exists(membership)),
+            | Q(user__isnull=False)
+            & (Q(user__is_active=False) | Q(user__must_change_password=True) | ~Exists(membership)),
         )
         return _cancel_all(revoked, CancelReason.ACCESS_REVOKED)
 

@@ -7,6 +7,7 @@ import pytest
 import redis
 from django.utils import timezone
 
+from accounts import users
 from accounts.models import ApiKey, LedgerEntry, Membership, Tenant, User
 from accounts.tenancy import every_tenant
 from inference.cancellation import cancel, carry_out
@@ -16,7 +17,13 @@ from inference.intake import Accepted
 from inference.messages import CancelReason, End
 from inference.models import Generation
 from inference.recovery import cancel_revoked, expire_overdue, sweep
-from tests.factories import ApiKeyFactory, GenerationFactory, LanguageModelFactory, MembershipFactory
+from tests.factories import (
+    ACTOR,
+    ApiKeyFactory,
+    GenerationFactory,
+    LanguageModelFactory,
+    MembershipFactory,
+)
 from tests.inference.dispatch.conftest import let_lease_lapse
 from tests.inference.doors import WORKER, accepted, claimed, end_of, publish_tokens, row
 
@@ -112,7 +119,11 @@ def _by_user(generation: Generation) -> None:
     User.objects.filter(id=generation.user_id).update(is_active=False)
 
 
-@pytest.mark.parametrize("revoke", [_by_key, _by_tenant, _by_membership, _by_user])
+def _by_password(generation: Generation) -> None:
+    users.issue_one_time_password(user=User.objects.get(id=generation.user_id), actor=ACTOR)
+
+
+@pytest.mark.parametrize("revoke", [_by_key, _by_tenant, _by_membership, _by_user, _by_password])
 def test_whose_access_ends_has_its_generations_ended(
     valkey: redis.Redis, revoke: Callable[[Generation], None]
 ) -> None:

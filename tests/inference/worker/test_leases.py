@@ -26,11 +26,11 @@ class Stalled(Progress):
 
     def __init__(self, age_s: float) -> None:
         super().__init__()
-        self._stalled_s = age_s
+        self.stalled_s = age_s
 
     @property
     def age_s(self) -> float:
-        return self._stalled_s
+        return self.stalled_s
 
 
 def renewal(
@@ -77,6 +77,42 @@ def test_what_is_no_longer_ours_is_dropped_by_its_epoch(valkey: redis.Redis) -> 
     claimed(valkey)
     renewal(valkey, holdings, dropped)()
     assert dropped == [Drop({generation: epoch})]
+
+
+def test_what_is_lost_is_told_and_counted_once_however_long_it_takes_to_let_go_of_it(
+    valkey: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    holdings, dropped, metrics = Holdings(4, 5.0), list[Drop](), WorkerMetrics()
+    renew = LeaseRenewal(valkey, "worker", 5.0, holdings, Progress(), metrics, dropped.append)
+    holdings.add(A, 1, time.monotonic(), lane_rank=1, occupies_slot=True)
+    renew()
+    renew()
+    holdings.add(B, 1, time.monotonic(), lane_rank=1, occupies_slot=True)
+    renew()
+    assert dropped == [Drop({A: 1}), Drop({A: 1}), Drop({A: 1, B: 1})], "asked for until it is done"
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    holdings.add(A, 2, time.monotonic(), lane_rank=1, occupies_slot=True)
+    renew()
+    assert len(caplog.records) == 3, "another claim of it is another loss"
+    assert metrics.leases_lost.value == 3
+
+
+def test_ticks_that_stall_again_and_again_are_told_once_until_they_have_not_for_a_while(
+    valkey: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    progress = Stalled(0.0)
+    renew = renewal(valkey, Holdings(4, 5.0), [], progress)
+
+    def run(*ages_s: float) -> int:
+        caplog.clear()
+        for age_s in ages_s:
+            progress.stalled_s = age_s
+            renew()
+        return sum(record.levelname == "ERROR" for record in caplog.records)
+
+    assert run(5.1, 5.9, 0.1, 5.1, 0.1, 0.2, 5.1) == 1
+    assert run(*[0.1] * 39, 5.1) == 0
+    assert run(*[0.1] * 40, 5.1) == 1
 
 
 def test_no_lease_is_renewed_while_ticks_stand_still(valkey: redis.Redis) -> None:
