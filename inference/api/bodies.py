@@ -25,6 +25,8 @@ _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 #: What ``param`` says where the body itself is at fault.
 _WHOLE: Final = "body"
+#: And where the header is that says what it is.
+_CONTENT_TYPE: Final = "Content-Type"
 
 #: Names that begin so are branches of a union, not fields: they stand in pydantic's locations only.
 BRANCH: Final = "|"
@@ -63,9 +65,10 @@ def read_body(request: HttpRequest, model: type[Body]) -> Body:
         raise ApiError(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE,
             f"The body must be JSON, sent with `Content-Type: application/json`, {given}.",
+            param=_CONTENT_TYPE,
         )
     if (request.content_params or {}).get("charset", "utf-8").lower() not in ("utf-8", "utf8"):
-        raise ApiError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "The JSON body must be UTF-8.")
+        raise ApiError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "The JSON body must be UTF-8.", param=_CONTENT_TYPE)
     limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     body = request.read(limit + 1)
     if len(body) > limit:

@@ -23,6 +23,8 @@ from inference.messages import (
     Publication,
     Usage,
 )
+from inference.tokenization.tokenizer import Tokenizer
+from inference.worker.sequences import RunningSequence
 
 WORKER = "worker-of-the-test"
 LEASE_S = 60.0
@@ -48,6 +50,16 @@ class Run:
             await self._publish(
                 Delta(seq=self._seq, epoch=self.claim.epoch, tokens=[self._tokens], text=text)
             )
+
+    async def produce(self, tokenizer: Tokenizer, tokens: Sequence[int]) -> None:
+        """Publish these tokens, one a tick, with the text and the end that a worker makes of them."""
+        sequence = RunningSequence(self.claim, 0, tokenizer)
+        for token in tokens:
+            for entry in sequence.commit([token]):
+                await self._publish(entry)
+                if isinstance(entry, End):
+                    await asyncio.to_thread(self._settle, entry)
+                    return
 
     async def prefill(self, done: int) -> None:
         await self._publish(PrefillProgress(done=done, total=len(self.claim.task.prompt)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,6 +13,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion
 
+from inference.tokenization import tokenizer as tokenization
 from tests.fixtures.live_stack import LiveStack
 
 QUESTION: list[Any] = [{"role": "user", "content": "Who was given priority?"}]
@@ -107,6 +109,23 @@ def test_a_completion_is_the_same_whole_and_streamed(client: OpenAI) -> None:
     assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
 
 
+def test_s5_what_is_drawn_byte_by_byte_is_the_same_text_whole_and_streamed(
+    client: OpenAI, tiny_model_dir: Path
+) -> None:
+    """Bytes of a character in any order: it is finished seldom, and broken off at every place."""
+    tokenizer = tokenization.load(tiny_model_dir)
+    token_of = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
+    seen = ""
+    for character in ("e\u0301", "信", "👍"):
+        drawn = {str(token_of[bytes([byte])]): 100 for byte in character.encode()}
+        options: dict[str, Any] = {"seed": 1, "temperature": 2, "max_tokens": 60, "logit_bias": drawn}
+        whole = client.completions.create(model="tiny", prompt="Hello", **options).choices[0].text
+        streamed = client.completions.create(model="tiny", prompt="Hello", stream=True, **options)
+        assert "".join(chunk.choices[0].text for chunk in streamed) == whole
+        seen += whole
+    assert {"\u0301", "信", "\N{REPLACEMENT CHARACTER}"} <= set(seen)
+
+
 def test_v7_a_seed_gives_the_same_answer_and_another_seed_another(client: OpenAI) -> None:
     options = {"temperature": 1.5, "max_tokens": 24}
     first, same, other = (ask(client, seed=seed, **options) for seed in (7, 7, 8))
@@ -197,6 +216,11 @@ def test_errors_are_the_clients_own_exceptions(client: OpenAI, live_stack: LiveS
     with pytest.raises(openai.BadRequestError) as too_long_streamed:
         ask(client, "0 1 2 3 " * 300, stream=True)
     assert too_long_streamed.value.body == too_long.value.body
+    with pytest.raises(openai.BadRequestError) as too_long_text:
+        client.completions.create(model="tiny", prompt="0 1 2 3 " * 300)
+    with pytest.raises(openai.BadRequestError) as too_long_text_streamed:
+        client.completions.create(model="tiny", prompt="0 1 2 3 " * 300, stream=True)
+    assert too_long_text_streamed.value.body == too_long_text.value.body
 
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="other", messages=QUESTION)

@@ -69,7 +69,14 @@ def test_a_template_that_refuses_the_messages_is_a_400_with_its_reason(
     assert (caught.value.status, caught.value.param) == (400, "messages")
 
 
-CALL = {
+#: The template of the tiny model, with words for calls.
+SHOWS_CALLS = CHAT_TEMPLATE.replace(
+    "{% endfor %}",
+    "{% for call in message.tool_calls %}{{ call.function.name }}{{ call.function.arguments.city }}{% endfor %}"
+    "{% endfor %}",
+    1,
+)
+CALL: dict[str, Any] = {
     "role": "assistant",
     "tool_calls": [
         {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}
@@ -86,13 +93,7 @@ def test_c13_calls_are_refused_where_the_template_would_drop_them(tiny: Language
 def test_c13_calls_are_shown_to_the_model_where_the_template_can(
     tiny_model_dir: Path, tmp_path: Path
 ) -> None:
-    template = CHAT_TEMPLATE.replace(
-        "{% endfor %}",
-        "{% for call in message.tool_calls %}{{ call.function.name }}{{ call.function.arguments.city }}{% endfor %}"
-        "{% endfor %}",
-        1,
-    )
-    model = with_template(tiny_model_dir, tmp_path, template)
+    model = with_template(tiny_model_dir, tmp_path, SHOWS_CALLS)
     tokens = prompt(model, {"role": "user", "content": "x"}, CALL)
     assert "weatherUlm" in tokenizer_of(model).decode(tokens)
 

@@ -8,13 +8,17 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from inference.api import streaming
+from inference.api.prompts import tokenizer_of
 from inference.messages import CancelReason, FinishReason
+from inference.models import LanguageModel
 from tests.inference.api.asgi_client import Answer, AsgiClient, comments_of, events_of
 from tests.inference.api.bodies import CHAT, TEXT, chat, text
 from tests.inference.api.hand import Hand
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+#: A combining mark, a character of Chinese, an emoji.
+RICH = "e\u0301信👍"
 TEXTS = ["Grü", "", "ße 👍", "🏽", " こん", '\n"quoted" \\ data: x\n\n']
 
 
@@ -70,6 +74,30 @@ async def test_what_is_streamed_joined_equals_the_unstreamed_answer(
     assert joined == "".join(TEXTS)
     assert whole["usage"]["completion_tokens"] == len(TEXTS)
     assert choices[-1]["finish_reason"] == whole["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_s5_whichever_bytes_a_token_has_and_wherever_the_text_ends_no_character_is_cut(
+    api: AsgiClient, hand: Hand, model: LanguageModel
+) -> None:
+    tokenizer = tokenizer_of(model)
+    token_of = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
+    content = RICH.encode()
+    # A token a byte: a tick ends within each character at every place that there is.
+    tokens = [token_of[bytes([byte])] for byte in content]
+    for length in range(1, len(tokens) + 1):
+        path, body = (CHAT, chat(max_tokens=length)) if length % 2 else (TEXT, text(max_tokens=length))
+        answers = []
+        for stream in (False, True):
+            async with api.open("POST", path, {**body, "stream": stream}) as exchange:
+                await (await hand.take()).produce(tokenizer, tokens)
+                answers.append(await exchange.end())
+        [choice] = answers[0].json()["choices"]
+        whole = choice["message"]["content"] if path == CHAT else choice["text"]
+        chunks = [chunk["choices"][0] for chunk in chunks_of(answers[1])]
+        pieces = [chunk["delta"].get("content", "") if path == CHAT else chunk["text"] for chunk in chunks]
+        # What the end leaves unfinished shows as one sign, in the end.
+        assert whole == content[:length].decode(errors="replace")
+        assert "".join(pieces) == whole
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])

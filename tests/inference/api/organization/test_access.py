@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.urls import URLPattern
 
 from accounts.models import Tenant
 from inference.api.endpoint import Endpoint
@@ -22,6 +21,7 @@ from tests.factories import ApiKeyFactory, EntitlementFactory
 from tests.inference.api.asgi_client import AsgiClient
 from tests.inference.api.bodies import chat
 from tests.inference.api.organization.asking import PROJECTS, project, stored_key
+from tests.inference.api.routes import body_of
 from tests.inference.api.socket_client import Connect
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,11 +32,6 @@ ROUTES = [
     for endpoint in endpoints_of(pattern.callback)
 ]
 OF_A_PROJECT = [(path, endpoint) for path, endpoint in ROUTES if "<str:project_id>" in path]
-BODIES: dict[str, Any] = {
-    "create_project": {"name": "New"},
-    "create_project_api_key": {"name": "new"},
-    "create_service_account": {"name": "new"},
-}
 
 
 def names(routes: list[tuple[str, Endpoint]]) -> list[str]:
@@ -53,10 +48,6 @@ def url(path: str, **ids: str) -> str:
     for name, id_ in {**nothing, **ids}.items():
         path = path.replace(f"<str:{name}>", id_)
     return path
-
-
-def body_of(endpoint: Endpoint) -> Any:
-    return BODIES.get(endpoint.name, {}) if endpoint.body else None
 
 
 @pytest.mark.parametrize(("path", "endpoint"), ROUTES, ids=names(ROUTES))
@@ -165,28 +156,6 @@ async def test_what_is_not_declared_of_a_query_string_is_refused_by_name(
 async def test_a_nul_is_refused_wherever_it_stands(admin: AsgiClient, where: str) -> None:
     answer = await admin.get(f"{PROJECTS}{where.replace('%00', chr(0)) if where[0] == '/' else where}")
     assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "invalid_value", "url")
-
-
-@pytest.mark.parametrize("pattern", urlpatterns, ids=lambda pattern: str(pattern.pattern))
-async def test_c6_a_wrong_method_is_405_and_names_the_right_ones(
-    admin: AsgiClient, pattern: URLPattern
-) -> None:
-    right = {method for endpoint in endpoints_of(pattern.callback) for method in endpoint.methods}
-    for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
-        if method in right:
-            continue
-        answer = await admin.request(method, url(f"/v1/{pattern.pattern}"))
-        assert (answer.status, answer.error["code"]) == (405, "method_not_allowed")
-        assert set(answer.headers["allow"].split(", ")) == right
-
-
-@pytest.mark.parametrize(
-    "rest", ["", "/", "/projects/", "/projects/a/b", "/projects/a/api_keys/b/c", "/usage", "/nothing"]
-)
-async def test_c6_an_unknown_path_is_404(admin: AsgiClient, rest: str) -> None:
-    answer = await admin.get(f"/v1/organization{rest}")
-    assert (answer.status, answer.error["code"]) == (404, "unknown_url")
-    assert "GET|POST /v1/organization/projects," in answer.error["message"]
 
 
 def test_two_endpoints_of_one_url_do_not_take_the_same_method() -> None:
