@@ -6,10 +6,10 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV := .venv/bin/python
 # Where the database does the work, and where its pool could run out. All that is marked `database` can run there, but
-# takes far longer: the rest are pages over the same verbs, or wait for processes and Valkey, and not for rows; and the
-# script that checks an export knows no database.
+# takes far longer: the rest are pages over the same verbs (so is the walk over all that leave a record), or wait for
+# processes and Valkey, and not for rows; and the script that checks an export knows no database.
 ON_POSTGRESQL := $(wildcard tests/accounts/test_*.py) tests/accounts/webhooks tests/inference/admission \
-	$(filter-out tests/accounts/audit/test_offline%,$(wildcard tests/accounts/audit/test_*.py)) \
+	$(filter-out tests/accounts/audit/test_offline% %/test_completeness.py,$(wildcard tests/accounts/audit/test_*.py)) \
 	tests/inference/test_ledger_check.py tests/inference/test_exits.py tests/inference/api/test_database_connections.py \
 	tests/inference/api/test_canary_key.py \
 	tests/inference/api/test_hostile_text.py tests/inference/test_cancellation.py tests/inference/test_conversations.py \
@@ -21,7 +21,7 @@ DRIVE_A_BROWSER = $(shell grep -rl --include='test_*.py' 'mark\.browser' tests)
 IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 UV_COMPILE := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help up test test-main test-browser test-postgresql check lock configuration set-up-test
+.PHONY: help up test test-quick test-main test-browser test-postgresql check lock configuration set-up-test
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ up: ## Set up what is missing, then run everything; Ctrl-C stops it in order
 
 test: set-up-test check ## Set up what is missing, then check style, types, imports and docs, and run all tests
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-main test-postgresql test-browser
+
+test-quick: ## While working: all but what takes more than a few seconds or a browser, on SQLite (after a `make test`)
+	@$(VENV) -m pytest $(IN_PARALLEL) -m "not browser and not slow"
 
 test-main:
 	@$(VENV) -m pytest $(IN_PARALLEL) -m "not browser"

@@ -14,8 +14,10 @@ from tests.state_directory import STATE_DIR
 
 django.setup()
 
-# Examples share two cores with everything else: how long one takes says nothing.
-settings.register_profile("signalbox", deadline=None)
+# Examples share two cores with everything else: how long one takes says nothing. Each run draws others; to look
+# further in one run: `--hypothesis-profile thorough`.
+settings.register_profile("signalbox", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("signalbox")
 
 pytest_plugins = [

@@ -100,6 +100,7 @@ def test_an_empty_ledger_sums_to_nothing() -> None:
 
 
 class TestAllSumsAgree(TestCase):
+    @pytest.mark.slow
     @given(
         st.lists(
             st.tuples(

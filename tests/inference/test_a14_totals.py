@@ -194,6 +194,7 @@ def _of_rows(rows: Iterable[UsageRow], part: Callable[[UsageRow], Any]) -> dict[
     return parted
 
 
+@pytest.mark.slow
 def test_a14_all_totals_are_equal_to_the_token(traffic: Traffic, as_operator: Client) -> None:
     facts = traffic.facts
     last = max(fact.at for fact in facts)

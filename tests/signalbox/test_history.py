@@ -104,6 +104,7 @@ def credentials(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
             yield f"{file or 'a message'}: a credential, or a URL with a password"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_whole_history")
 def test_a11_no_commit_has_ever_added_a_credential() -> None:
     assert sorted(set(credentials(added_lines()))) == []

@@ -34,6 +34,7 @@ def answer(connection: socket.socket, method: str = "GET") -> tuple[int, bytes]:
     return response.status, response.read()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "body"),
     [("/page", b"last"), ("/later", b"last"), ("/slow", b"first last")],

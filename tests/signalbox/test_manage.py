@@ -52,6 +52,7 @@ def test_an_environment_that_was_not_filled_yet_is_tried_once_and_not_for_ever(c
     assert "lacks Signalbox's packages" in done.stderr
 
 
+@pytest.mark.slow
 def test_this_environment_goes_on_as_it_is() -> None:
     done = subprocess.run(
         [sys.executable, "manage.py", "help", "web"], cwd=ROOT, capture_output=True, text=True

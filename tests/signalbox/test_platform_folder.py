@@ -22,6 +22,7 @@ def test_pytest_imports_the_standard_librarys_platform_from_the_repository_root(
     assert Path(str(platform.__file__)).is_relative_to(_standard_library())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "command"),
     [
@@ -49,6 +50,7 @@ def test_every_program_imports_the_standard_librarys_platform(program: str, comm
     assert Path(done.stdout.splitlines()[-1]).is_relative_to(_standard_library()), program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["celery", "daphne"])
 def test_the_tools_own_commands_start_from_the_repository_root(tool: str) -> None:
     arguments = {"celery": ["-A", "signalbox.celery", "report"], "daphne": ["--help"]}[tool]

@@ -62,6 +62,7 @@ def test_connections_that_come_at_once_wait_their_turn_while_the_server_is_at_so
         os.kill(own_server.process.pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_text", "path"), [(get("/endless"), "/endless"), (upgrade("/flood"), "/flood")]
 )
@@ -83,6 +84,7 @@ def test_a_client_that_never_reads_is_cut_and_costs_no_memory(
         connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frame", [b"x", b"x" * 65_536])
 def test_a_client_that_sends_faster_than_its_frames_are_taken_costs_no_memory_and_loses_nothing(
     server: Server, tmp_path: Path, frame: bytes
@@ -167,6 +169,7 @@ def test_a_body_at_the_limit_is_let_through(server: Server) -> None:
     assert read_to_end(server.connect(request)).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.slow
 def test_sigterm_lets_answers_under_way_end_takes_no_new_ones_and_cuts_what_does_not_end(
     own_server: Server,
 ) -> None:
@@ -188,6 +191,7 @@ def test_sigterm_lets_answers_under_way_end_takes_no_new_ones_and_cuts_what_does
     assert "ended /slow" not in own_server.written
 
 
+@pytest.mark.slow
 def test_a_second_sigterm_waits_for_nothing(own_server: Server) -> None:
     hanging = own_server.connect(get("/hang"))
     assert b"first" in hanging.recv(4096)

@@ -46,6 +46,7 @@ def test_a_file_in_the_state_directorys_place_is_named(state_dir: Path) -> None:
     assert refusal("up", state_dir).startswith(f"The state directory {state_dir} is not a directory. ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o500, 0o600], ids=["unwritable", "unsearchable"])
 def test_a_state_directory_without_permission_is_named(mode: int, state_dir: Path) -> None:
     state_dir.chmod(mode)
@@ -62,6 +63,7 @@ def test_a_place_where_no_state_directory_can_be_made_is_named(state_dir: Path) 
     assert f"{state_dir} is " in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["up", "web", "worker", "celery"])
 def test_a_secret_that_cannot_be_read_is_named(command: str, state_dir: Path) -> None:
     secret = state_dir / "secrets" / "django_secret_key"
@@ -78,6 +80,7 @@ def test_an_empty_secret_is_refused(state_dir: Path) -> None:
     assert refusal("web", state_dir) == f"The secret {secret} holds no text. Restore it from your backup."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["db.sqlite3", "db.sqlite3-wal"])
 def test_a_database_of_another_user_is_named(name: str, state_dir: Path) -> None:
     path = state_dir / name
@@ -85,6 +88,7 @@ def test_a_database_of_another_user_is_named(name: str, state_dir: Path) -> None
     assert refusal("worker", state_dir).startswith(f"The database {path} cannot be read and written by ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["logs", "valkey"])
 def test_a_directory_of_another_user_is_named(name: str, state_dir: Path) -> None:
     path = state_dir / name
@@ -92,6 +96,7 @@ def test_a_directory_of_another_user_is_named(name: str, state_dir: Path) -> Non
     assert f" {path} cannot be written by " in refusal("up", state_dir)
 
 
+@pytest.mark.slow
 def test_a_log_and_a_lock_of_another_user_are_named(state_dir: Path) -> None:
     lock = state_dir / "up.lock"
     lock.touch(mode=0o000)

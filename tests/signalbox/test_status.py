@@ -49,6 +49,7 @@ def run(*options: str) -> str:
     return output.getvalue()
 
 
+@pytest.mark.slow
 def test_it_answers_when_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = redis.Redis(unix_socket_path="/nonexistent/valkey.sock")
     monkeypatch.setattr(store, "sync_client", lambda settings: gone)

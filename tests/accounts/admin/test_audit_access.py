@@ -34,6 +34,7 @@ def test_who_may_only_look_sends_nothing_either(as_onlooker: Client) -> None:
     assert not AuditVerification.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_rows")
 def test_an_auditor_reads_the_audit_what_it_leads_to_and_nothing_else(as_auditor: Client) -> None:
     read, refused = set(), set()

@@ -206,8 +206,7 @@ def test_an_operator_signs_the_head_and_changes_the_settings(page: Page, made: t
     expect(page.get_by_text(re.compile("Last verified now, from scratch"))).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_every_page_of_the_audit_is_clear_at_any_width_in_both_schemes(
     reading: Page, made: tuple[str, str], scheme: Any, width: int
 ) -> None:

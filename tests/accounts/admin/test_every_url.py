@@ -110,6 +110,7 @@ def test_there_are_addresses_to_try() -> None:
     assert {name for _, name in [*ADMIN, *SITE]} >= EXPORTS
 
 
+@pytest.mark.slow
 def test_what_an_auditor_sends_is_refused_and_leaves_everything_as_it_was(as_auditor: Client) -> None:
     before = everything()
     for address, name in ADMIN:
@@ -143,6 +144,7 @@ def test_nobody_but_operators_and_auditors_gets_into_the_admin_at_all(rail: Tena
             assert name in ("login", "logout") or answer.status_code in (302, 403, 404), address
 
 
+@pytest.mark.slow
 def test_a_form_without_its_token_is_refused_at_every_address_of_the_admin() -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(OperatorFactory(username="operator"))
@@ -166,6 +168,7 @@ def test_a_form_without_its_token_is_refused_at_every_address_of_the_site(rail: 
     assert everything() == before
 
 
+@pytest.mark.slow
 def test_looking_at_every_address_of_the_admin_changes_nothing(as_operator: Client) -> None:
     before = everything()
     for address, name in ADMIN:

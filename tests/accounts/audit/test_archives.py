@@ -325,6 +325,7 @@ archives.archive(timezone.now(), timezone.now() + timedelta(days=1), least=1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("point", KILLED_AT)
 def test_a_run_that_is_killed_loses_nothing_and_the_next_one_goes_on(point: str, directory: Path) -> None:

@@ -266,6 +266,7 @@ def _stands(row: models.Model, column: str, before: Any) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_scratch", [True, False])
 @pytest.mark.parametrize("what", GARBAGE)
 def test_a_verification_that_cannot_be_read_is_taken_for_none(

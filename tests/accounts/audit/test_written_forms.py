@@ -145,6 +145,7 @@ def rows_of(built: Built) -> list[tuple[models.Model, list[str], tuple[str, int,
     ]
 
 
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize("table", range(7))
 def test_a_value_in_another_form_is_named_with_its_column(built: Built, table: int) -> None:

@@ -264,6 +264,7 @@ def test_retired_models_and_the_model_itself_are_not_offered_as_draft_models(as_
     assert list(choices) == [other]
 
 
+@pytest.mark.slow
 def test_the_form_works_while_valkey_is_away(as_operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = redis.Redis(unix_socket_path="/nowhere/valkey.sock")
     monkeypatch.setattr(store, "shared_client", lambda: nowhere)

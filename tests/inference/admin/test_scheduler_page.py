@@ -300,6 +300,7 @@ def _named(task: Any, generation: Generation) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_the_page_says_when_valkey_cannot_be_reached(
     as_operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def stories(draw_from: Any) -> Story:
     )
 
 
+@pytest.mark.slow
 @given(stories())
 def test_every_shape_is_inside_the_drawing_and_bars_are_in_order(told: Story) -> None:
     drawing = draw(told)

@@ -15,7 +15,7 @@ from typing import Any
 from signalbox.asgi import application
 from signalbox.connections import SCOPE_KEY, Connection, ServerClose
 
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 
 
 @dataclass

@@ -226,6 +226,7 @@ async def test_a1_in_what_an_administrator_writes_and_asks_over_the_api(
     await nowhere(key)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain_static")
 async def test_a1_on_the_pages(tenant: Tenant, key: str, nowhere: Nowhere) -> None:
     """A form gives what was typed back to whoever typed it; what is said of it does not repeat it."""

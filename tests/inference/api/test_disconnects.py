@@ -189,6 +189,7 @@ class _LeavesAtTheHead(Exchange):
             await let_the_application_notice()
 
 
+@pytest.mark.slow
 async def test_s13_a_hundred_clients_that_leave_there_leak_nothing(
     api: AsgiClient, hand: Hand, valkey: redis.Redis
 ) -> None:

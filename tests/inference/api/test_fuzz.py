@@ -86,6 +86,7 @@ def refusal_of(model: type[Any], body: bytes) -> ApiError | None:
     return None
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(BODIES)
 def test_a_body_is_valid_or_refused_with_a_4xx(body: tuple[str, str]) -> None:
@@ -98,6 +99,7 @@ def test_a_body_is_valid_or_refused_with_a_4xx(body: tuple[str, str]) -> None:
         assert json.dumps(error.body(), allow_nan=False).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_no_body_makes_the_server_fail(model: LanguageModel) -> None:
     # Of a tenant that is entitled to nothing: valid bodies go all the way to admission and are refused there.

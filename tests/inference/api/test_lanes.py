@@ -25,6 +25,7 @@ async def answered(
         return await exchange.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 async def test_a_lane_is_asked_for_by_tier_by_name_or_by_header_and_the_tier_used_is_answered(
     api: AsgiClient, hand: Hand, path: str

@@ -133,6 +133,7 @@ def test_v7_a_seed_gives_the_same_answer_and_another_seed_another(client: OpenAI
     assert first.choices[0].message.content != other.choices[0].message.content
 
 
+@pytest.mark.slow
 def test_v7_a_seed_gives_the_same_answer_in_a_busy_batch(client: OpenAI) -> None:
     """Whoever else is in it, with whatever seed, and as long as the others' prompts and answers may be."""
     options = {"temperature": 1.5, "max_tokens": 40}

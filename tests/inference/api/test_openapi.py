@@ -30,6 +30,7 @@ def conforms(schema: dict[str, Any], name: str, instance: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_description_is_valid_openapi(schema: dict[str, Any]) -> None:
     validate_schema(schema)
 

@@ -109,6 +109,7 @@ def test_every_form_of_a_prompt_gives_the_same_tokens(tiny: LanguageModel) -> No
         assert tokens_of(tiny, form) == tokens
 
 
+@pytest.mark.slow
 def test_a_text_that_cannot_fit_is_refused_before_its_tokens_are_counted(tiny: LanguageModel) -> None:
     longest = max(
         len(tokenizer_of(tiny).token_bytes(token)) for token in range(tokenizer_of(tiny).vocab_size)

@@ -63,6 +63,7 @@ def bound_to(symbol: str, linker_log: Path) -> list[str]:
     return re.findall(rf"binding file \S*libmlx\.so \[0\] to (\S+) \[0\]: normal symbol `{symbol}'", text)
 
 
+@pytest.mark.slow
 def test_mlx_multiplies_with_the_library_that_was_loaded(blas_dir: Path, tmp_path: Path) -> None:
     log = tmp_path / "linker"
     result = run(
@@ -111,6 +112,7 @@ def test_the_number_of_threads_can_be_set(blas_dir: Path) -> None:
     assert json.loads(run(script, blas_dir).stdout)["threads"] == 3
 
 
+@pytest.mark.slow
 def test_processes_that_prepare_at_once_share_one_whole_copy(tmp_path: Path) -> None:
     script = """
 import ctypes, sys
@@ -163,6 +165,7 @@ char *bli_info_get_version_str(void) {{ return "9.9"; }}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize(
     ("bits", "threaded", "cblas", "outcome"),

@@ -68,6 +68,7 @@ actions = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(actions=actions)
 def test_whatever_else_happens_a_sequence_gets_what_it_gets_alone(

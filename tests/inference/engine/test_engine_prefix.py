@@ -51,6 +51,7 @@ def cached(drive: Drive, prompt: Sequence[int], namespace: str = "tenant", **opt
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_a_conversation_hits_at_every_turn_and_reads_as_if_it_had_not(
     any_tiny_model: Path, sampling: Sampling
@@ -294,6 +295,7 @@ def reference(any_tiny_model: Path, shared_prompts: list[list[int]]) -> list[lis
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(actions=actions)
 def test_no_sequence_ever_gets_what_is_anothers(
@@ -347,6 +349,7 @@ def test_no_sequence_ever_gets_what_is_anothers(
     assert not drive.faults
 
 
+@pytest.mark.slow
 def test_the_growth_of_the_caches_is_what_they_take(any_tiny_model: Path) -> None:
     drive = drive_cached(any_tiny_model)
     engine = drive.engine

@@ -76,6 +76,7 @@ sequences = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 operations = st.lists(st.tuples(st.booleans(), namespaces, sequences), max_size=30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_state", [False, True])
 @settings(max_examples=150)
 @given(operations=operations)
@@ -97,6 +98,7 @@ def test_the_longest_prefix_that_may_be_read_is_found(
     assert cache.bytes == len(distinct) * TOKEN_BYTES + len(stored) * END_BYTES * with_state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_state", [False, True])
 @settings(max_examples=150)
 @given(

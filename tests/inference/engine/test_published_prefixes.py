@@ -152,6 +152,7 @@ token_lists = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(stored=token_lists, retained=token_lists, prompts=token_lists)
 def test_after_retaining_only_what_is_retained_is_found_and_bytes_add_up(
     stored: list[tuple[int, ...]], retained: list[tuple[int, ...]], prompts: list[tuple[int, ...]]

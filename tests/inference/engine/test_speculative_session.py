@@ -68,6 +68,7 @@ def test_a_sequence_says_what_it_would_say_without_speculation(
     drive.engine.drop("g")
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from([*SAMPLINGS]),

@@ -162,6 +162,7 @@ def test_the_next_oldest_is_reserved_once_the_first_is_gone_and_lets_four_pass_i
         assert not held_back(gone, "high", 0)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_no_more_than_the_stated_number_are_admitted_past_a_deferred_request(data: st.DataObject) -> None:
     """Whoever is admitted, as long as the ledger lets it; those deferred fit whenever it is worst."""

@@ -218,6 +218,7 @@ rush = st.lists(st.lists(st.tuples(st.integers(0, 2), lengths), max_size=2), min
 sizes = st.tuples(st.integers(1, 64), st.integers(1, 8))
 
 
+@pytest.mark.slow
 @given(crowd, rush, sizes)
 @example(crowd=[(1, 99_999), (1, 99_999)], rush=[[]], sizes=(64, 4))
 @example(crowd=[(1, 16), (1, 300), (1, 300)], rush=[[(1, 200)]], sizes=(64, 4))

@@ -297,6 +297,7 @@ def test_everything_that_arrives_ends_whatever_happens_at_the_slot(
     live(machine, day, slot)
 
 
+@pytest.mark.slow
 @few
 @given(machines(budgets=AMPLE, chunks=(8, 24)), days(eager, crowd=8), drafting(cancels=False))
 def test_floods_of_eligible_sequences_are_all_served(
@@ -306,6 +307,7 @@ def test_floods_of_eligible_sequences_are_all_served(
     assert all(one.ended == "completed" for one in worker.requests)
 
 
+@pytest.mark.slow
 @few
 @given(machines(budgets=AMPLE, chunks=(8, 24)), days(eager, crowd=4, cancels=4), drafting())
 def test_f16_storms_of_cancelled_waiters_and_parked_jobs_leave_nothing_behind(
@@ -325,6 +327,7 @@ def test_beside_the_starving_baseline_everything_still_ends(
 # Floods without an end
 
 
+@pytest.mark.slow
 @few
 @given(
     machines(budgets=AMPLE, chunks=(8, 24)),

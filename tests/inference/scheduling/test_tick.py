@@ -289,6 +289,7 @@ def test_the_marks_follow_the_executed_action() -> None:
             assert decision.slice_prompt_last == state.slice_prompt_last
 
 
+@pytest.mark.slow
 def test_nothing_that_keeps_waiting_is_starved_by_the_others() -> None:
     """From every state, held still, each kind of work comes within the ticks that the worst debt takes."""
     for start in EVERY_STATE:

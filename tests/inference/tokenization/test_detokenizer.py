@@ -39,6 +39,7 @@ def stream(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     return [*map(detokenizer.push, ids), detokenizer.flush()]
 
 
+@pytest.mark.slow
 @given(text=rich_text)
 def test_streamed_text_equals_the_references_decoding(tokenizer_format: Format, text: str) -> None:
     ids = tokenizer_format.ours.encode(text)
@@ -47,6 +48,7 @@ def test_streamed_text_equals_the_references_decoding(tokenizer_format: Format, 
     assert tokenizer_format.ours.decode(ids) == expected
 
 
+@pytest.mark.slow
 @given(text=rich_text.filter(lambda text: REPLACEMENT not in text))
 def test_no_part_of_a_character_shows_at_any_cut(tokenizer_format: Format, text: str) -> None:
     ids = tokenizer_format.ours.encode(text)

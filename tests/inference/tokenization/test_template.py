@@ -83,6 +83,7 @@ def ordinary_rendering(chat_format: Format, messages: list[dict[str, Any]]) -> s
     )
 
 
+@pytest.mark.slow
 @given(messages=conversations(plain_text))
 def test_plain_messages_give_the_ids_of_the_ordinary_rendering(
     chat_format: Format, messages: list[dict[str, Any]]
@@ -91,6 +92,7 @@ def test_plain_messages_give_the_ids_of_the_ordinary_rendering(
     assert render_chat(chat_format.ours, messages) == chat_format.reference_ids(rendered)
 
 
+@pytest.mark.slow
 @given(messages=conversations(hostile_text))
 def test_no_message_adds_a_control_token(chat_format: Format, messages: list[dict[str, Any]]) -> None:
     harmless = [{**message, "content": "x"} for message in messages]

@@ -30,11 +30,13 @@ def test_text_without_control_tokens_is_encoded_as_by_the_reference(
     assert tokenizer_format.ours.encode(text) == tokenizer_format.reference_ids(text)
 
 
+@pytest.mark.slow
 @given(text=hostile_text)
 def test_client_text_never_becomes_a_control_token(tokenizer_format: Format, text: str) -> None:
     assert not tokenizer_format.control_ids & set(tokenizer_format.ours.encode(text))
 
 
+@pytest.mark.slow
 @given(parts=st.lists(st.tuples(hostile_text, st.just(False)), max_size=4))
 def test_client_parts_never_become_a_control_token_together(
     tokenizer_format: Format, parts: list[tuple[str, bool]]

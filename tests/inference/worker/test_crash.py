@@ -237,6 +237,7 @@ def test_a_model_that_is_not_prepared_is_one_clear_line(
     assert worker.wait() == 1
 
 
+@pytest.mark.slow
 def test_a_model_whose_files_are_damaged_is_one_clear_line(
     start_process: StartProcess, model: LanguageModel, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_quick_ticks_are_drawn_a_few_times_a_second(
     assert len(drawn) <= 9
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_every_tick")
 def test_a_full_worker_s_snapshot_stays_small(worker: HandDrivenWorker, model: LanguageModel) -> None:
     worker.holdings.resize(100)

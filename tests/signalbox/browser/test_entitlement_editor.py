@@ -128,8 +128,7 @@ def test_a_preview_that_somebody_overtook_is_not_saved(sign_in: SignIn) -> None:
     expect(page.get_by_label("Tokens a day")).to_have_value("100")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_the_editors_pages_fit_every_screen_and_say_everything_to_everybody(
     sign_in: SignIn, scheme: str, width: int
 ) -> None:

@@ -136,8 +136,7 @@ def test_a_mistake_is_told_at_its_field_and_what_was_typed_is_there_still(editor
     expect(page.get_by_label("Allowed networks")).to_have_value("192.0.2.7/24")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_a_key_s_pages_fit_every_screen_and_say_everything_to_everybody(
     editor: KeyEditor, scheme: str, width: int
 ) -> None:

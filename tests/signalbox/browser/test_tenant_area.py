@@ -225,8 +225,7 @@ _PAGES = (
 )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_every_page_is_readable_and_no_wider_than_the_screen(
     site: Site, chromium: Browser, bridges: str, width: int, scheme: str
 ) -> None:

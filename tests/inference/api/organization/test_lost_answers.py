@@ -88,6 +88,7 @@ def administrator(live_stack: LiveStack) -> Iterator[Administrator]:
     made.ask("POST", f"/projects/{made.project}/archive")
 
 
+@pytest.mark.slow
 def test_a7_a_rotation_whose_answer_was_lost_is_made_again_and_both_keys_work_until_the_overlap_ends(
     administrator: Administrator,
 ) -> None:
@@ -109,6 +110,7 @@ def test_a7_a_rotation_whose_answer_was_lost_is_made_again_and_both_keys_work_un
     assert (administrator.works(old), administrator.works(again)) == (False, True)
 
 
+@pytest.mark.slow
 def test_a7_a_named_rotation_whose_answer_was_lost_is_not_made_twice_and_names_the_key_to_rotate(
     administrator: Administrator,
 ) -> None:

@@ -31,6 +31,7 @@ def pool_drafter(directory: Path, neutral: list[list[int]] | None = None) -> Poo
 Making = Callable[[], Drafter]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [PromptLookup, lambda: pool_drafter(Path("nowhere"), NEUTRAL)])
 @given(st.data())
 def test_interleaved_sequences_draft_what_each_drafts_alone(make: Making, data: st.DataObject) -> None:

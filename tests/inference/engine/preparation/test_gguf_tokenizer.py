@@ -93,6 +93,7 @@ def byte_letters() -> dict[int, str]:
 BYTE_LETTERS = byte_letters()
 
 
+@pytest.mark.slow
 @given(text=TEXTS)
 @example(text="In 2026 the signal box, section 17½, isn't   idle:\n\n\tchunk by chunk  \n")
 @example(text="  \n \r\n x")
