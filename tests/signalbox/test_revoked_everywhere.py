@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.event_stream import chat_stream
-from tests.fixtures.live_stack import Installation, LiveStack, free_port, running_stack
+from tests.fixtures.live_stack import Installation, LiveStack, running_stack
 from tests.inference.api.organization.test_official_client import client_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -35,17 +35,16 @@ def stack(long_installation: Installation) -> Iterator[LiveStack]:
         yield stack
 
 
+@pytest.fixture(scope="module")
+def second(stack: LiveStack) -> LiveStack:
+    """The stack as a second web process serves it, on the same stores."""
+    return stack.add_web("web-2")
+
+
 @pytest.fixture
-def fronts(stack: LiveStack) -> Iterator[list[LiveStack]]:
-    """The stack as its first web process serves it, and as a second one does, on the same stores."""
-    second = copy.copy(stack)
-    second.port = free_port()
-    second.base_url = f"http://127.0.0.1:{second.port}"
-    second.env = {**stack.env, "SIGNALBOX_PORT": str(second.port)}
-    second.web = second._process("web-2", stack.web.command, lambda: second.get("/health/live")[0] == 200)
-    second.web.start()
-    yield [copy.copy(stack), second]
-    second.web.kill()
+def fronts(stack: LiveStack, second: LiveStack) -> list[LiveStack]:
+    """The stack as each of its web processes serves it, to be given a key of the test's own."""
+    return [copy.copy(stack), copy.copy(second)]
 
 
 def by_another_process(stack: LiveStack, prefix: str) -> None:

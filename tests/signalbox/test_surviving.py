@@ -7,11 +7,15 @@ depend on the batch, so that any difference is a bug.
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
+import redis
 
+from inference.dispatch import keys
+from inference.worker import loop
 from tests.fixtures.event_stream import EventStream, chat_stream
 from tests.fixtures.live_stack import Installation, LiveStack, running_stack
 
@@ -20,6 +24,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 #: Long enough that no generation ends while a test gets its hands on a process.
 MAX_TOKENS = 600
 PROMPT = "Who was given priority, when, and why?"
+#: More than any test waits for.
+ENDLESS = 3500
+#: So many events that the web process cannot hand all of them to a client that does not read.
+UNREAD = 1200
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +69,40 @@ def assert_whole(stream: EventStream, undisturbed: EventStream) -> None:
     assert stream.seqs == sorted(set(stream.seqs))
 
 
-def test_an_open_stream_goes_on_unharmed_when_its_worker_is_killed(
+def have_cost_workers(stack: LiveStack, streams: list[EventStream]) -> None:
+    """Of each of these generations so many workers have died that it is given up with the next one."""
+    with redis.Redis(unix_socket_path=str(stack.configuration.valkey_socket)) as client:
+        for stream in streams:
+            key = keys.generation(stream.generation.removeprefix("gen_"))
+            client.hset(key, "lapses", loop._MOST_LAPSES - 1)
+
+
+def test_a_killed_workers_stream_goes_on_unharmed_and_s9_one_that_cannot_be_resumed_ends_in_an_error(
     stack: LiveStack, undisturbed: EventStream
 ) -> None:
+    text = {"model": stack.model, "prompt": PROMPT, "max_tokens": ENDLESS, "temperature": 0, "stream": True}
+    lost = [
+        chat_stream(stack, PROMPT, max_tokens=ENDLESS).read(1),
+        EventStream(stack, "POST", "/v1/completions", text).open().read(1),
+    ]
+    have_cost_workers(stack, lost)
     stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read(20)
     stack.worker.kill()
     stack.worker.start()
     stream.read_to_end()
     assert_whole(stream, undisturbed)
     assert epoch(stack, stream) == 2
+    for one in lost:
+        one.read(ENDLESS)
+        assert one.error is not None
+        assert (one.error["code"], one.error["type"]) == ("internal_error", "server_error")
+        assert one.rest() == b"", "nothing comes behind the error, and no [DONE]"
+        assert not one.done
+        while stack.generation(one.generation)["state"] == "running":
+            time.sleep(0.1)
+        record = stack.generation(one.generation)
+        assert record["state"] == "failed"
+        assert 0 < record["usage"]["completion_tokens"] < ENDLESS
 
 
 def test_a_worker_stopped_past_its_lease_and_continued_does_no_harm(
@@ -114,6 +147,27 @@ def test_a_client_resumes_behind_its_last_event_when_the_web_process_was_killed(
     assert counted(rest) == counted(undisturbed)
     assert rest.seqs[0] > stream.seqs[-1]
     assert epoch(stack, stream) == 1
+
+
+def test_a_client_that_does_not_read_is_cut_off_and_resumes_without_a_lost_or_repeated_character(
+    stack: LiveStack,
+) -> None:
+    impatient = stack.add_web("web-2", [sys.executable, "-m", "tests.signalbox.impatient_web"])
+    stream = chat_stream(impatient, PROMPT, max_tokens=UNREAD, receive_buffer=4096).read(20)
+    impatient.web.wait_for(" slow_reader ", timeout_s=120)
+    with pytest.raises(ConnectionError):
+        stream.read_to_end()
+    rest = stream.resumed().read_to_end()
+    path = f"/v1/generations/{stream.generation}/events?include_usage=true"
+    whole = EventStream(stack, "GET", path).open().read_to_end()
+    assert stream.text + rest.text == whole.text
+    assert stream.seqs + rest.seqs == whole.seqs
+    assert counted(rest) == counted(whole)
+    assert counted(whole)[1] == UNREAD, "its generation went on to its end"
+    assert rest.error is None
+    assert len(stream.seqs) < len(rest.seqs)
+    assert epoch(stack, stream) == 1
+    impatient.web.kill()
 
 
 def test_a_draining_web_process_cuts_long_streams_and_ends_no_generation(
