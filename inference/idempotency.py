@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connections, transaction
 from django.db.models import Q
 from django.utils import timezone
 
@@ -106,6 +106,9 @@ def one_at_a_time(request: NamedRequest) -> Iterator[bool]:
         mark = sole_passes.begin(f"named:{name}", at_most_s=_ADMITTED_WITHIN_S)
         if mark is not None or time.monotonic() > until:
             break
+        if not waited:
+            # There are few connections, and whoever is admitted needs one.
+            connections.close_all()
         waited = True
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, longest_s)
