@@ -152,7 +152,10 @@ class LaneAssignmentAdmin(GenerationRecordAdmin):
 
 def _attach(assignments: list[Any]) -> None:
     """People's names, rights and standings of the rows of a page: as few questions for fifty as for one."""
-    people = Names.of(one.user_id for one in assignments)
+    people = Names.of(
+        (one.user_id for one in assignments),
+        until=max((one.created_at for one in assignments), default=None),
+    )
     rows = Entitlement.objects.filter(id__in={one.entitlement_id for one in assignments})
     rights = records_of(rows.select_related("tenant", "allowance"))
     standings = assignment_proofs.standings(assignments, timezone.now())

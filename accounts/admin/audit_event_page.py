@@ -12,8 +12,9 @@ from accounts.admin.trail import TrailEntry
 from accounts.audit import batches
 from accounts.audit.canonical import GENESIS_HASH
 from accounts.audit.contents import event_hash
+from accounts.audit.names import as_id
 from accounts.formatting import number
-from accounts.models import AuditArchive, AuditEvent, AuditHead, SealedAssignment
+from accounts.models import AuditArchive, AuditEvent, AuditHead, SealedAssignment, User
 
 _ACTORS = {
     "user": "user",
@@ -39,6 +40,8 @@ class Page:
 
     entry: TrailEntry
     actor_kind: str
+    #: What a person who acted is called now, if that is something else; else empty.
+    actor_now: str
     object_url: str
     actor_url: str
     tenant_url: str
@@ -59,6 +62,7 @@ def page_of_event(request: HttpRequest, entry: TrailEntry) -> Page:
     return Page(
         entry=entry,
         actor_kind=_ACTORS.get(event.actor_kind, event.actor_kind),
+        actor_now=_called_now(entry),
         object_url=page_of(request, event.object_kind, event.object_id),
         actor_url=page_of(request, actor_page, event.actor_id),
         tenant_url=page_of(request, "tenant", tenant_id),
@@ -71,6 +75,14 @@ def page_of_event(request: HttpRequest, entry: TrailEntry) -> Page:
         if event.action == batches.ACTION
         else 0,
     )
+
+
+def _called_now(entry: TrailEntry) -> str:
+    actor_id = as_id(entry.event.actor_id) if entry.event.actor_kind == "user" else None
+    if actor_id is None:
+        return ""
+    users = User.objects.filter(id=actor_id, erased_at=None).exclude(username=entry.said.actor_name)
+    return users.values_list("username", flat=True).first() or ""
 
 
 def _place(event: AuditEvent) -> Place:

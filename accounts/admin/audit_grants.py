@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from accounts.audit.entitlement_records import EntitlementRecord
 from accounts.audit.reading import disclose
+from accounts.formatting import exactly
 from accounts.models import Approval, AuditArchive, AuditEvent
+
+#: A row and its event are written in one transaction.
+_SAME_TIME: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +43,16 @@ def grants_of(records: Iterable[EntitlementRecord]) -> list[Grant]:
 
 def _grant(record: EntitlementRecord, *, archived: bool) -> Grant:
     return Grant(
-        granted=_by(record.granted)
+        granted=by_of(record.granted)
         or By(who=str(record.row.granted_by or ""), at=record.row.created_at, sequence=0),
         approved=_approved(record),
-        changed=[by for event in record.changes if (by := _by(event)) is not None],
+        changed=[by for event in record.changes if (by := by_of(event)) is not None],
         warnings=_warnings(record, archived=archived),
     )
 
 
-def _by(event: AuditEvent | None) -> By | None:
+def by_of(event: AuditEvent | None) -> By | None:
+    """Who did what ``event`` tells."""
     if event is None:
         return None
     return By(who=disclose(event).actor_name, at=event.at, sequence=event.sequence)
@@ -56,7 +62,7 @@ def _approved(record: EntitlementRecord) -> By | None:
     if record.then.approval != Approval.APPROVED:
         return None
     row = record.row
-    return _by(record.decided) or By(who=str(row.decided_by or ""), at=row.decided_at, sequence=0)
+    return by_of(record.decided) or By(who=str(row.decided_by or ""), at=row.decided_at, sequence=0)
 
 
 def _warnings(record: EntitlementRecord, *, archived: bool) -> list[str]:
@@ -64,6 +70,11 @@ def _warnings(record: EntitlementRecord, *, archived: bool) -> list[str]:
     found = []
     if record.granted is None and not archived:
         found.append("No event grants it: it was not made by an operator or a command, or the event is gone.")
+    if record.granted and abs(record.row.created_at - record.granted.at) > _SAME_TIME:
+        found.append(
+            f"Its row says that it was made {exactly(record.row.created_at)}, its event "
+            f"{exactly(record.granted.at)}. Somebody wrote into the database."
+        )
     if record.differs:
         names = ", ".join(name.removesuffix("_id").replace("_", " ") for name in record.differs)
         found.append(f"Its row is not what its last event says: {names}. Somebody wrote into the database.")

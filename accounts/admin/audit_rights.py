@@ -16,7 +16,7 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from accounts.admin.audit_grants import Grant, grants_of
+from accounts.admin.audit_grants import Grant, by_of, grants_of
 from accounts.admin.audit_links import assignments_url, page_of
 from accounts.admin.audit_questions import lane_questions
 from accounts.audit.entitlement_records import EntitlementRecord
@@ -101,6 +101,7 @@ class RightsPages:
             "zone": timezone.get_current_timezone_name(),
             "rights": rights,
             "holders": _shown(request, rights, now),
+            "lost": [(one.tenant, by_of(one.granted)) for one in rights.lost],
             "not_yet": [
                 (one, _not_yet(one), page_of(request, "entitlement", str(one.id))) for one in rights.not_yet
             ],

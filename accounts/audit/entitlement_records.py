@@ -22,7 +22,8 @@ from accounts.limits import LimitName, Limits
 from accounts.models import Approval, AuditEvent, Entitlement, OnExhausted
 from accounts.models.entitlement import GIVING
 
-_MADE: Final = ("entitlement.grant", "entitlement.request")
+#: The actions of the events that make an entitlement.
+MADE: Final = ("entitlement.grant", "entitlement.request")
 _CHANGED: Final = ("entitlement.change",)
 _DECIDED: Final = ("entitlement.approve", "entitlement.refuse")
 _ENDED: Final = ("entitlement.end", "entitlement.withdraw")
@@ -58,19 +59,27 @@ class EntitlementThen:
             recorded=bool(fields),
         )
 
-    def gave_at(self, at: datetime, row: Entitlement) -> bool:
+    def gave_at(self, at: datetime, granted_at: datetime | None) -> bool:
         """Whether it gave its rights at ``at``: it was there, granted, and neither to come nor over."""
-        by_row = self.approval == Approval.APPROVED and not self.recorded
-        granted_at = row.decided_at if by_row else row.created_at
-        starts_at, ends_at = self.terms.starts_at, self.terms.ends_at
-        return (
-            self.approval in GIVING
-            and granted_at is not None
-            and granted_at <= at
-            and (self.ended_at is None or at < self.ended_at)
-            and (starts_at is None or starts_at <= at)
-            and (ends_at is None or at < ends_at)
-        )
+        return _gives(at, granted_at, self.approval, self.terms.starts_at, self.terms.ends_at, self.ended_at)
+
+
+def _gives(
+    at: datetime,
+    granted_at: datetime | None,
+    approval: str,
+    starts_at: datetime | None,
+    ends_at: datetime | None,
+    ended_at: datetime | None,
+) -> bool:
+    return (
+        approval in GIVING
+        and granted_at is not None
+        and granted_at <= at
+        and (ended_at is None or at < ended_at)
+        and (starts_at is None or starts_at <= at)
+        and (ends_at is None or at < ends_at)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +99,14 @@ class EntitlementRecord:
 
     def gave_at(self, at: datetime) -> bool:
         """Whether it gave its rights at ``at``."""
-        return self.then.gave_at(at, self.row)
+        by_row = self.then.approval == Approval.APPROVED and not self.then.recorded
+        granted_at = self.row.decided_at if by_row else self.row.created_at
+        return self.then.gave_at(at, self.granted.at if self.granted else granted_at)
 
     @property
     def granted(self) -> AuditEvent | None:
         """The event that granted or requested it."""
-        return self.history.first(*_MADE)
+        return self.history.first(*MADE)
 
     @property
     def decided(self) -> AuditEvent | None:
@@ -127,6 +138,19 @@ def records_of(rows: Iterable[Entitlement], at: datetime | None = None) -> dict[
             differs=_differences(row, history) if at is None else (),
         )
     return records
+
+
+def gave_by_events(history: History, at: datetime) -> bool:
+    """As ``EntitlementRecord.gave_at``, of one whose row is gone: by its events up to then."""
+    said, made = history.fields, history.first(*MADE)
+    return _gives(
+        at,
+        made.at if made else None,
+        said.get("approval", ""),
+        _time(said.get("starts_at")),
+        _time(said.get("ends_at")),
+        _time(said.get("ended_at")),
+    )
 
 
 def _differences(row: Entitlement, history: History) -> list[str]:

@@ -47,7 +47,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Why ``assignment`` says what it says. ``person``: who asked in the browser, by their name now.
+    """Why ``assignment`` says what it says. ``person``: who asked in the browser, as the audit called them then.
 
     ``right``: the entitlement that gave the lane; None: it is not there any more. ``objection``: by the records it did
     not give its rights then, which cannot be.
@@ -78,7 +78,7 @@ def explain(assignment: LaneAssignment) -> Decision:
         key = ApiKey.objects.filter(id=assignment.api_key_id).first() if assignment.api_key_id else None
         said_of_key = _of_key(key, at)
         right = records.get(assignment.entitlement_id)
-        names = Names.of([assignment.user_id])
+        names = Names.of([assignment.user_id], until=at)
         lanes = {lane.name: lane for lane in Lane.objects.all()}
         return Decision(
             assignment=assignment,

@@ -1,7 +1,8 @@
 """Who may use a lane, and why: at the moment, or at one that has passed.
 
 At the moment it is what ``accounts.admission`` decides by: the rows. Of the past the events tell it, up to then: terms
-that were changed since are those of that time, and an entitlement that was approved later gave nothing yet.
+that were changed since are those of that time, and an entitlement that was approved later gave nothing yet. Either way
+the events tell which rows there have to be.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from uuid import UUID
 from django.db.models import Count, Q, QuerySet
 from django.utils.dateparse import parse_datetime
 
-from accounts.audit.entitlement_records import EntitlementRecord, records_of
+from accounts.audit.entitlement_records import MADE, EntitlementRecord, gave_by_events, records_of
 from accounts.audit.history import History, histories
+from accounts.audit.names import Names, as_id
 from accounts.lane_resolution import TENANT_DEFAULT_LANE
-from accounts.models import ApiKey, Approval, Entitlement, Lane, Membership, Tenant
+from accounts.models import ApiKey, Approval, AuditEvent, Entitlement, Lane, Membership, Tenant
 from accounts.models.entitlement import GIVING
 from accounts.tenancy import every_tenant
 
@@ -47,6 +49,14 @@ class Holder:
     members: int
 
 
+@dataclass(frozen=True, slots=True)
+class LostRight:
+    """An entitlement that gave the lane by its events, and whose row is gone. ``tenant``: the name that it has now."""
+
+    tenant: str
+    granted: AuditEvent
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneRights:
     """Who may use ``lane``. ``at``: when; None: now. ``tenants`` counts all; ``holders`` are those of a page."""
@@ -55,6 +65,7 @@ class LaneRights:
     at: datetime | None
     tenants: int
     holders: Sequence[Holder]
+    lost: Sequence[LostRight]
     #: Entitlements that were asked for, or are to begin; they give nothing. Of the present only.
     not_yet: Sequence[Entitlement] = ()
 
@@ -65,7 +76,8 @@ def who_may_use(
     """Who may use ``lane`` at ``at`` (None: now), by the tenants' names; ``most`` of them from number ``first`` on."""
     with every_tenant(_REASON):
         moment = at or now
-        giving = _giving_now(lane, now) if at is None else _giving_then(lane, at)
+        granted = _granted(lane, moment)
+        giving = _giving_now(lane, now) if at is None else _giving_then(lane, at, granted)
         tenants = sorted(
             {record.row.tenant for record in giving}, key=lambda tenant: (tenant.name, tenant.slug)
         )
@@ -84,15 +96,34 @@ def who_may_use(
                 )
                 for tenant in shown
             ],
+            lost=_lost(granted, moment),
             not_yet=list(_not_yet(lane, now)) if at is None else (),
         )
 
 
+def _granted(lane: Lane, at: datetime) -> set[UUID]:
+    """The entitlements to ``lane`` that events up to ``at`` grant or request."""
+    events = AuditEvent.objects.filter(action__in=MADE, at__lte=at, after__lane_id=lane.pk)
+    return {one for text in events.values_list("object_id", flat=True) if (one := as_id(text)) is not None}
+
+
+def _lost(granted: set[UUID], at: datetime) -> list[LostRight]:
+    """Those of ``granted`` that gave their rights at ``at``, and whose rows are gone."""
+    gone = granted.difference(Entitlement.objects.filter(id__in=granted).values_list("id", flat=True))
+    if not gone:
+        return []
+    told = [history for history in histories("entitlement", gone, at).values() if gave_by_events(history, at)]
+    made = [event for history in told if (event := history.first(*MADE)) is not None]
+    tenants = Names.of(event.tenant_id for event in made)
+    return [LostRight(tenants.get(event.tenant_id) or str(event.tenant_id), event) for event in made]
+
+
 def _entitlements(lane: Lane) -> QuerySet[Entitlement]:
-    rows: QuerySet[Entitlement] = Entitlement.objects.filter(lane=lane).select_related(
-        "tenant", "allowance__tenant", "granted_by", "decided_by"
-    )
-    return rows
+    return _with_what_is_shown(Entitlement.objects.filter(lane=lane))
+
+
+def _with_what_is_shown(rows: QuerySet[Entitlement]) -> QuerySet[Entitlement]:
+    return rows.select_related("tenant", "allowance__tenant", "granted_by", "decided_by")
 
 
 def _giving_now(lane: Lane, now: datetime) -> list[EntitlementRecord]:
@@ -106,9 +137,15 @@ def _giving_now(lane: Lane, now: datetime) -> list[EntitlementRecord]:
     return list(records_of(rows).values())
 
 
-def _giving_then(lane: Lane, at: datetime) -> list[EntitlementRecord]:
-    rows = _entitlements(lane).filter(Q(ended_at=None) | Q(ended_at__gt=at), created_at__lte=at)
-    records = [record for record in records_of(rows, at).values() if record.gave_at(at)]
+def _giving_then(lane: Lane, at: datetime, granted: set[UUID]) -> list[EntitlementRecord]:
+    # By their rows those whose events are archived.
+    by_row = Q(Q(ended_at=None) | Q(ended_at__gt=at), lane=lane, created_at__lte=at)
+    rows = _with_what_is_shown(Entitlement.objects.filter(by_row | Q(id__in=granted)))
+    records = [
+        record
+        for record in records_of(rows, at).values()
+        if record.gave_at(at) and record.history.fields.get("lane_id", record.row.lane_id) == lane.pk
+    ]
     closed = _closed_then({record.row.tenant for record in records}, at)
     return [record for record in records if record.row.tenant_id not in closed]
 

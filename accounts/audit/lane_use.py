@@ -18,7 +18,7 @@ from accounts.models import Entitlement, LaneAssignment
 class Use:
     """How often somebody ran in a lane by one entitlement (``right`` None: it is not there any more).
 
-    ``who``: a person's name as it is now, or the beginning of a key.
+    ``who``: a person as the audit last called them by then, or the beginning of a key.
     """
 
     lane: str
@@ -53,7 +53,9 @@ def uses_in(assignments: QuerySet[LaneAssignment], *, most: int = 50) -> Uses:
         .order_by("-n", "tenant_name", "api_key_prefix")
     )
     listed = summed[:most]
-    people = Names.of(row["user_id"] for row in listed)
+    people = Names.of(
+        (row["user_id"] for row in listed), until=max((row["last_at"] for row in listed), default=None)
+    )
     rights = records_of(
         Entitlement.objects.filter(id__in={row["entitlement_id"] for row in listed}).select_related(
             "tenant", "allowance", "granted_by", "decided_by"

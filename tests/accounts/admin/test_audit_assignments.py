@@ -173,6 +173,28 @@ def test_a_person_s_request_names_them_until_they_are_erased(made: Audited, as_a
         assert "mabel" not in text(page)
 
 
+def test_people_are_called_what_the_audit_called_them_then_and_what_they_are_called_now(
+    made: Audited, as_auditor: Client
+) -> None:
+    with time_machine.travel(TUESDAY - timedelta(days=1), tick=True), every_tenant("test"):
+        entitlements.change(entitlement=made.granted, actor=acting(made.person), reason="winter")
+    event = AuditEvent.objects.order_by("-sequence")[0]
+    # As by somebody who owns the database, and lets one person be taken for another.
+    User.objects.filter(pk=made.person.pk).update(username="zebulon")
+    for page in (
+        decision(as_auditor, made.by_person),
+        as_auditor.get(LIST, {"given_lane": "high", **TUESDAYS}),
+        as_auditor.get(reverse("admin:accounts_auditevent_change", args=[event.sequence])),
+    ):
+        assert "mabel (now zebulon)" in text(page)
+    made.person.username = "zebulon"
+    with every_tenant("test"):
+        entitlements.change(entitlement=made.granted, actor=acting(made.person), reason="spring")
+    assert "mabel (now zebulon), in the chat" in text(decision(as_auditor, made.by_person)), "as it was then"
+    grants = text(as_auditor.get(reverse("admin:accounts_auditevent_change", args=[event.sequence + 1])))
+    assert "zebulon, user" in grants
+
+
 def test_terms_are_those_of_then_and_not_those_of_now(made: Audited, as_auditor: Client) -> None:
     with every_tenant("test"):
         entitlements.change(

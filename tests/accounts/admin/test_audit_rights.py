@@ -134,6 +134,26 @@ def test_a_row_that_was_written_past_the_verbs_is_told(made: Audited, as_auditor
     assert "No event grants it" in said
 
 
+def test_an_entitlement_of_which_the_row_is_gone_or_made_later_is_told_by_its_events(
+    made: Audited, as_auditor: Client
+) -> None:
+    then = {"at": "2026-11-24T10:00"}
+    with every_tenant("test"):
+        rows = Entitlement.objects.filter(id=made.granted.id)
+        rows.update(created_at=NOW - timedelta(minutes=1))
+        said = text(as_auditor.get(HIGH, then))
+        assert "1 tenant" in said
+        assert "Its row says that it was made 29 Nov 2026, 11:59:00 UTC, its event 22 Nov 2026, 09:30" in said
+        rows._raw_delete(rows.db)
+    for page in (as_auditor.get(HIGH, then), as_auditor.get(HIGH)):
+        said = text(page)
+        assert "0 tenants" in said
+        assert "Of an entitlement of Timetable to high the events tell, and its row is gone" in said
+        assert "Granted by ada, 22 Nov 2026, 09:30" in said
+    assert "its row is gone" not in text(as_auditor.get(HIGH, {"at": "2026-11-20T10:00"}))
+    assert "its row is gone" not in text(as_auditor.get(reverse("admin:accounts_lane_rights", args=["low"])))
+
+
 def test_what_is_asked_for_or_to_come_stands_apart(made: Audited, as_auditor: Client) -> None:
     entitlements.grant(
         tenant=made.depot,
