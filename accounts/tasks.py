@@ -12,7 +12,7 @@ from django.utils import timezone
 from accounts import budget_telling, last_used, ledger, log_ins
 from accounts.audit import anchors, archives, checkpoints, sealing, verification
 from accounts.audit.archives import ArchiveRefused
-from accounts.audit.checkpoints import CheckpointFileError, CheckpointRefused
+from accounts.audit.checkpoints import CheckpointRefused
 from accounts.audit.signing_keys import SigningKeyMissing
 from accounts.models import AuditVerification
 from accounts.sole_passes import sole_pass
@@ -88,13 +88,7 @@ def verify_audit(from_scratch: bool | None = None) -> bool:
     with sole_pass("audit-verification", at_most_s=_LONGEST_WALK_S) as alone:
         if not alone:
             return False
-        try:
-            kept = verification.kept_outside()
-        except CheckpointFileError as error:
-            _log.error("audit_checkpoints_not_read", problem=str(error))
-            kept = ()
-        anchors.tell_lost(kept)
-        stored = verification.verify_and_store(from_scratch=from_scratch, checkpoints=kept)
+        stored = verification.verify_and_store(from_scratch=from_scratch)
     if stored.fault:
         _log.error("audit_does_not_hold", **stored.fault)
     return stored.fault is None

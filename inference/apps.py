@@ -1,4 +1,5 @@
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,9 +17,13 @@ class InferenceConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        # Not before the models are there.
+        from accounts.audit import accepted_generations
+
         sessions_ended.connect(_recheck_sockets)
         model_names.asked_of(_offered_models)
         personal_data.erased_by(_erase_user)
+        accepted_generations.asked_of(_unassigned_since)
 
 
 def _recheck_sockets(*, user_id: UUID, **_: Any) -> None:
@@ -40,3 +45,10 @@ def _erase_user(user_id: UUID) -> Mapping[str, int]:
     from inference.erasure import erase_user
 
     return erase_user(user_id)
+
+
+def _unassigned_since(at: datetime | None) -> Iterable[UUID]:
+    # Imported late: the models are loaded after the applications.
+    from inference.unassigned_generations import unassigned_since
+
+    return unassigned_since(at)

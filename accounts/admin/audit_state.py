@@ -23,7 +23,7 @@ from accounts.admin.audit_exports import ExportForm
 from accounts.admin.audit_questions import lane_questions
 from accounts.audience import only_reads
 from accounts.audit import checkpoints, settings, verification
-from accounts.audit.checkpoints import CheckpointFileError, CheckpointRefused
+from accounts.audit.checkpoints import CheckpointRefused
 from accounts.audit.signing_keys import SigningKeyMissing
 from accounts.models import AuditHead, AuditSettings, SealedAssignment
 from accounts.refusals import ChangeRefused
@@ -132,12 +132,7 @@ class AuditPages:
             raise PermissionDenied
 
     def _verify(self, request: HttpRequest, from_scratch: bool) -> None:
-        try:
-            row = verification.verify_and_store(from_scratch=from_scratch)
-        except CheckpointFileError as error:
-            messages.warning(request, f"Not compared with the checkpoints that are kept outside: {error}")
-            row = verification.verify_and_store(from_scratch=from_scratch, checkpoints=())
-        found = verified(row)
+        found = verified(verification.verify_and_store(from_scratch=from_scratch))
         (messages.success if found.held else messages.error)(request, found.said)
 
     def _verify_later(self, request: HttpRequest, from_scratch: bool) -> None:

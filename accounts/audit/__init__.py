@@ -13,8 +13,10 @@ where it was.
 ``verification``      walks the chain and names the first thing that is wrong: ``chain_walk``, with ``chain_rows`` to
                       read it by (in ``row_pages``, each value in its ``written_forms``), and on its way
                       ``chain_ends``, ``event_checks``, ``batch_checks``, ``archive_vouching``, ``archive_checks``,
-                      ``archive_leftovers``, ``checkpoint_checks`` and ``storage_checks``; ``faults`` that they find
-``checkpoints``       the head, signed; ``signing_keys`` what with; ``anchors`` brings them outside
+                      ``archive_leftovers``, ``archived_generations``, ``accepted_generations``, ``checkpoint_checks``
+                      and ``storage_checks``; ``faults`` that they find
+``checkpoints``       the head, signed; ``signing_keys`` what with; ``checkpoint_lines`` how they are written down
+                      outside, where ``anchors`` brings them
 ``settings``          how often the head is signed, when old records are archived
 ``export``            records with proofs for somebody who does not trust us, of a ``selection``; ``offline`` has the
                       script that checks them

@@ -28,8 +28,8 @@ from django.core.cache import cache
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from accounts.audit import checkpoints, signing_keys
-from accounts.audit.checkpoints import SignedCheckpoint
+from accounts.audit import checkpoint_lines, signing_keys
+from accounts.audit.checkpoint_lines import SignedCheckpoint
 from accounts.formatting import counted
 from accounts.models import AuditCheckpoint
 from accounts.sole_passes import sole_pass
@@ -121,25 +121,35 @@ def append(path: Path, had: datetime | None = None) -> datetime | None:
         raise AnchorFailed(str(error)) from error
 
 
-def tell_lost(kept: Sequence[SignedCheckpoint]) -> str | None:
-    """Log and say which checkpoints the file has lost, of which it has ``kept``; None: it has all up to its last one.
+def tell_lost(kept: Sequence[SignedCheckpoint]) -> list[str]:
+    """Log and say which checkpoints the file has lost, of which it has ``kept``, and which of these the database has.
 
-    A file that only ever grows has had them: somebody took lines out of it. They are not written again, for what the
-    database says of them is just what they were kept to be compared with. One query.
+    A file that only ever grows has had all up to its last one: somebody took lines out of it. They are not written
+    again, for what the database says of them is just what they were kept to be compared with. One query.
     """
     if not kept:
-        return None
-    there = {one.signature for one in kept}
-    made = AuditCheckpoint.objects.filter(at__lte=max(one.at for one in kept)).order_by("at")
-    lost = [at for at, signature in made.values_list("at", "signature") if signature not in there]
-    if not lost:
-        return None
+        return []
     path = configuration().audit_anchor_file
-    _log.warning("audit_anchor_lost_lines", file=str(path), lost=len(lost), first=lost[0].isoformat())
-    return (
-        f"{path} has lost {counted(len(lost), 'checkpoint')} that it had, the first of {lost[0]:%Y-%m-%d %H:%M:%S}Z: "
-        "lines were taken out of it. Compare it with a copy."
-    )
+    made = AuditCheckpoint.objects.filter(at__lte=max(one.at for one in kept)).order_by("at")
+    signed = {signature: at for at, signature in made.values_list("at", "signature")}
+    there = {one.signature: one.at for one in kept}
+    said = []
+    if lost := [at for signature, at in signed.items() if signature not in there]:
+        _log.warning("audit_anchor_lost_lines", file=str(path), lost=len(lost), first=lost[0].isoformat())
+        said.append(
+            f"{path} has lost {_counted_from(lost)} that it had: lines were taken out of it. Compare it with a copy."
+        )
+    if gone := [at for signature, at in there.items() if signature not in signed]:
+        _log.warning("audit_checkpoints_lost", file=str(path), lost=len(gone), first=gone[0].isoformat())
+        said.append(
+            f"The database has lost {_counted_from(gone)} that {path} has: rows were deleted, or an older state was "
+            "restored."
+        )
+    return said
+
+
+def _counted_from(times: Sequence[datetime]) -> str:
+    return f"{counted(len(times), 'checkpoint')} (the first of {times[0]:%Y-%m-%d %H:%M:%S}Z)"
 
 
 def body_of(checkpoint: AuditCheckpoint) -> bytes:
@@ -147,7 +157,7 @@ def body_of(checkpoint: AuditCheckpoint) -> bytes:
     message = {
         "type": EVENT_TYPE,
         "timestamp": checkpoint.at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "data": json.loads(checkpoints.line(checkpoint)),
+        "data": json.loads(checkpoint_lines.line(checkpoint)),
     }
     return json.dumps(message, separators=(",", ":")).encode()
 
@@ -223,10 +233,10 @@ def _failed(kind: AnchorKind, problem: str, now: datetime) -> None:
 
 def _append(descriptor: int, path: Path, had: datetime | None) -> datetime | None:
     size = os.fstat(descriptor).st_size
-    end = os.pread(descriptor, checkpoints.END_BYTES, max(0, size - checkpoints.END_BYTES))
+    end = os.pread(descriptor, checkpoint_lines.END_BYTES, max(0, size - checkpoint_lines.END_BYTES))
     try:
-        last, begun = checkpoints.last_in(end)
-    except checkpoints.CheckpointFileError as error:
+        last, begun = checkpoint_lines.last_in(end)
+    except checkpoint_lines.CheckpointFileError as error:
         raise AnchorFailed(
             f"{path} ends with a line that is none of ours. Move the file away. {error}"
         ) from error
@@ -236,7 +246,7 @@ def _append(descriptor: int, path: Path, had: datetime | None) -> datetime | Non
             "audit_anchor_lost_lines", file=str(path), had=had.isoformat(), has=last and last.at.isoformat()
         )
     rows = list(waiting(AnchorState(reached.isoformat() if reached else None)))
-    text = b"".join(checkpoints.line(row).encode() + b"\n" for row in rows)
+    text = b"".join(checkpoint_lines.line(row).encode() + b"\n" for row in rows)
     if text:
         # A line that was begun is completed, or, where it is none of these, ended.
         _write(descriptor, text.removeprefix(begun) if text.startswith(begun) else b"\n" + text)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from accounts.audit import archive_files, merkle
 from accounts.audit.archive_files import ArchiveDamaged
@@ -18,21 +19,24 @@ from accounts.audit.archive_vouching import ACTION, bad_archive
 from accounts.audit.batches import ACTION as SEAL
 from accounts.audit.canonical import canonical_json, content_hash, link_hash
 from accounts.audit.faults import Broken, FaultKind, FaultReason
+from accounts.audit.signing_keys import INTRODUCING
 from accounts.audit.written_forms import UNREADABLE
 from accounts.models import AuditArchive
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedEvent:
-    """An event of an archive, which holds: its place and hash, its commitments, the leaves of the assignments that it
-    seals, and the archive that it vouches for, as that is to be.
+    """An event of an archive, which holds: its place and hash, its commitments, the assignments that it seals, the
+    archive that it vouches for, as that is to be, and what it says of signing keys, by their ids.
     """
 
     sequence: int
     hash: str
     personal: dict[str, str]
     leaves: list[str]
+    generations: list[UUID]
     vouches_for: dict[str, Any] | None
+    introduces: dict[str, dict[str, Any]]
 
 
 def is_there(archive: AuditArchive, directory: Path | None) -> bool:
@@ -96,7 +100,9 @@ def _checked(
         hash=record["hash"],
         personal=content.get("personal", {}),
         leaves=leaves,
+        generations=[UUID(one["generation"]) for one in contents],
         vouches_for=content["after"] if content["action"] == ACTION else None,
+        introduces={content["object"][1]: content["after"]} if content["action"] in INTRODUCING else {},
     )
 
 

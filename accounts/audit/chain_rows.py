@@ -16,7 +16,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from accounts.audit.checkpoints import SignedCheckpoint
+from accounts.audit.checkpoint_lines import SignedCheckpoint
 from accounts.audit.contents import AssignmentRow, EventRow
 from accounts.audit.faults import Broken, FaultKind, FaultReason
 from accounts.audit.row_pages import columns_of, page, require_database

@@ -11,18 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from accounts.audit import archive_checks, archive_leftovers, archive_vouching, chain_rows, event_checks
 from accounts.audit.archive_leftovers import Leftovers
 from accounts.audit.archive_vouching import Vouching
+from accounts.audit.archived_generations import ArchivedGenerations, sealed_again
 from accounts.audit.batch_checks import batch_of, check_batch
 from accounts.audit.batches import ACTION as SEAL
 from accounts.audit.canonical import GENESIS_HASH
 from accounts.audit.chain_ends import check_before_first, check_behind_head, read_head
-from accounts.audit.chain_rows import Leaves, PersonalRow
+from accounts.audit.chain_rows import LeafRow, Leaves, PersonalRow
 from accounts.audit.checkpoint_checks import CheckpointTrail, check_keys, check_keys_written
-from accounts.audit.checkpoints import Checkpoint
+from accounts.audit.checkpoint_lines import Checkpoint
 from accounts.audit.contents import EventRow
 from accounts.audit.faults import Broken, FaultKind, FaultReason
 from accounts.audit.storage_checks import check_constraints, check_indexes
@@ -83,8 +84,12 @@ class Found:
 class Walk:
     """One walk. ``found`` is true at any time, also when ``Broken`` has ended it."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, archived: ArchivedGenerations) -> None:
+        """``archived``: is told of the generations of the archives that are read."""
         self.found = Found()
+        self._archived = archived
+        #: What events of archives say of keys, by key.
+        self._introduced: dict[str, dict[str, Any]] = {}
         self.trail: CheckpointTrail | None = None
         self._task = task
         #: The hash that the next event is to follow; None: any.
@@ -110,7 +115,7 @@ class Walk:
         self._check_end()
         self.found.unheard_archives = [archive.file_name for archive in vouching.require()]
         self.trail.finish()
-        check_keys()
+        check_keys(self._introduced, complete=self._task.from_scratch and not self.found.unread_archives)
         if self._task.from_scratch:
             # Last: of a record that was changed more can be said than that its table is not whole.
             check_indexes()
@@ -154,6 +159,9 @@ class Walk:
         for event in archive_checks.events_of(archive, self._task.archives_dir):
             leftovers.compare(event)
             vouching.hear(event.sequence, event.vouches_for)
+            for generation_id in event.generations:
+                self._archived.add(generation_id, event.sequence)
+            self._introduced.update(event.introduces)
             self.found.events += 1
             self.found.assignments += len(event.leaves)
             self._hold(event.sequence, event.hash)
@@ -197,11 +205,18 @@ class Walk:
                 raise chain_rows.misplaced(leaf)
             return
         batch = batch_of(event)
-        late = check_batch(event, batch, leaves.of(event.sequence))
+        late = check_batch(event, batch, self._once(leaves.of(event.sequence)))
         if late:
             self.found.first_late = self.found.first_late or event.sequence
             self.found.late += late
         self.found.assignments += batch.count
+
+    def _once(self, leaves: Iterator[LeafRow]) -> Iterator[LeafRow]:
+        """The ``leaves`` of a batch. Raises ``Broken`` at one of a generation that an archived batch seals."""
+        for leaf in leaves:
+            if leaf.generation_id is not None and (batch := self._archived.batch_of(leaf.generation_id)):
+                raise sealed_again(leaf.generation_id, batch, leaf.batch)
+            yield leaf
 
     def _hold(self, sequence: int, chain_hash: str) -> None:
         """The chain holds up to there, unless it is another one than was seen, or signed."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
-from typing import Final
+from typing import Any, Final
 
 from accounts.audit import chain_rows, checkpoints, signing_keys
-from accounts.audit.checkpoints import Checkpoint, CheckpointFault, CheckpointReason
+from accounts.audit.checkpoint_lines import NO_EVENT, Checkpoint
+from accounts.audit.checkpoints import CheckpointFault, CheckpointReason
 from accounts.audit.faults import Broken, FaultKind, FaultReason
 from accounts.audit.row_pages import NOT_READ, columns_of, page, require_database
 from accounts.audit.written_forms import UNREADABLE_PAGE, WrittenForm
@@ -52,7 +53,7 @@ class CheckpointTrail:
 
     def finish(self) -> None:
         """Look at those that are left: they are of what was recorded since the walk began, or was cut off."""
-        self.pass_by(checkpoints.NO_EVENT, None)
+        self.pass_by(NO_EVENT, None)
 
     def _advance(self) -> None:
         try:
@@ -102,10 +103,13 @@ def check_keys_written() -> None:
         ) from error
 
 
-def check_keys() -> None:
-    """Raise ``Broken`` unless every key that checkpoints are signed with was introduced as keys are."""
+def check_keys(archived: Mapping[str, Mapping[str, Any]], *, complete: bool) -> None:
+    """Raise ``Broken`` unless every key that checkpoints are signed with is there as it was introduced.
+
+    ``archived`` and ``complete`` as ``signing_keys.faults`` takes them.
+    """
     try:
-        faults = signing_keys.faults()
+        faults = signing_keys.faults(archived, complete=complete)
     except UNREADABLE_PAGE as error:
         require_database()
         raise Broken(

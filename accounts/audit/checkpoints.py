@@ -4,53 +4,29 @@ A chain by itself shows that nothing was changed in its middle. Whoever owns the
 write all of it anew. Neither fits a checkpoint that was taken before and lies where they cannot reach it: a chain that
 holds and goes through a checkpoint is, up to there, the chain that was signed.
 
-A checkpoint is written as one line of JSON: what is signed, and the signature.
+How one is written down is for ``checkpoint_lines``.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from django.db import transaction
 
-from accounts.audit import archive_files, settings, signing_keys
-from accounts.audit.canonical import GENESIS_HASH, canonical_json, utc_text
+from accounts.audit import archive_files, checkpoint_lines, settings, signing_keys
+from accounts.audit.canonical import GENESIS_HASH
+from accounts.audit.checkpoint_lines import Checkpoint
 from accounts.models import AuditArchive, AuditCheckpoint, AuditEvent, AuditHead, AuditSigningKey
 from signalbox.configuration import configuration
 
-_FORMAT: Final = 1
-_FIELDS: Final = frozenset({"checkpoint", "sequence", "hash", "at", "key", "signature"})
-_HEX: Final = re.compile(r"[0-9a-f]+")
 _TICK: Final = timedelta(microseconds=1)
-#: No chain's events are numbered so high: databases have no larger numbers.
-NO_EVENT: Final = 2**63
-#: Of a file's end, what is looked at: a line is far shorter.
-END_BYTES: Final = 4096
 #: Hashes that one query asks for: fewer than a statement of any database has places for.
 _HASHES: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class SignedCheckpoint:
-    """A checkpoint as it is kept outside: at ``at`` the chain's last event was ``sequence``, and its hash ``hash``."""
-
-    at: datetime
-    sequence: int
-    hash: str
-    key_id: str
-    signature: str
-
-
-Checkpoint = AuditCheckpoint | SignedCheckpoint
 
 
 class CheckpointReason(StrEnum):
@@ -100,53 +76,6 @@ class CheckpointRefused(RuntimeError):
     """The chain contradicts the last checkpoint: its head is not signed."""
 
 
-class CheckpointFileError(ValueError):
-    """A file of checkpoints cannot be read, or holds something else. The message names the line."""
-
-
-def statement(checkpoint: Checkpoint) -> bytes:
-    """What is signed."""
-    return canonical_json(_stated(checkpoint))
-
-
-def line(checkpoint: Checkpoint) -> str:
-    """The checkpoint as it is kept outside: what is signed and the signature, as one line of JSON, without its end."""
-    return canonical_json(_stated(checkpoint) | {"signature": checkpoint.signature}).decode()
-
-
-def parse(text: str | bytes) -> SignedCheckpoint:
-    """The checkpoint that ``line`` wrote, in whatever spacing. Raises ``CheckpointFileError`` for what is none."""
-    try:
-        fields = json.loads(text)
-        if not isinstance(fields, dict) or fields.keys() != _FIELDS or fields["checkpoint"] != _FORMAT:
-            raise ValueError("it has other fields")
-        at, sequence = datetime.fromisoformat(fields["at"]), fields["sequence"]
-        if type(sequence) is not int or not 0 <= sequence < NO_EVENT or utc_text(at) != fields["at"]:
-            raise ValueError("its place or its time is none")
-        texts = [fields["hash"], fields["key"], fields["signature"]]
-        if not all(isinstance(value, str) and _HEX.fullmatch(value) for value in texts):
-            raise ValueError("its hash, key or signature is none")
-    except (ValueError, TypeError, OverflowError) as error:
-        raise CheckpointFileError(f"This is no checkpoint: {error}.") from error
-    return SignedCheckpoint(at, sequence, *texts)
-
-
-def read_file(path: Path) -> list[SignedCheckpoint]:
-    """The checkpoints of a file, in its order; empty lines are passed over. Raises ``CheckpointFileError``."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise CheckpointFileError(f"The checkpoints in {path} cannot be read: {error.strerror}.") from error
-    found = []
-    for number, text in enumerate(lines, start=1):
-        if text.strip():
-            try:
-                found.append(parse(text))
-            except CheckpointFileError as error:
-                raise CheckpointFileError(f"{path}, line {number}: {error}") from error
-    return found
-
-
 def make(now: datetime) -> AuditCheckpoint | None:
     """Sign the chain's head as it is; None: it has not moved since the last checkpoint.
 
@@ -174,7 +103,7 @@ def make(now: datetime) -> AuditCheckpoint | None:
             hash=head.hash,
             key_id=signer.key_id,
         )
-        checkpoint.signature = signer.sign(statement(checkpoint)).hex()
+        checkpoint.signature = signer.sign(checkpoint_lines.statement(checkpoint)).hex()
         checkpoint.save(force_insert=True)
     return checkpoint
 
@@ -185,35 +114,13 @@ def _refuse_what_was_kept_contradicts() -> None:
     Whoever rewrites the chain can take the database's own checkpoints along, and not always the file.
     """
     path = configuration().audit_anchor_file
-    kept = last_of_file(path)
+    kept = checkpoint_lines.last_of_file(path)
     fault = fault_of(kept) if kept is not None else None
     if fault is not None and fault.reason in (CheckpointReason.TRUNCATED, CheckpointReason.REWRITTEN):
         raise CheckpointRefused(
             f"No checkpoint is made: {fault.message} It is the last one in {path}. If the database was put back from a "
             "backup, keep that file elsewhere; it tells what was lost."
         )
-
-
-def last_of_file(path: Path) -> SignedCheckpoint | None:
-    """The last whole line of a file of checkpoints; None: there is no such file, or that line is no checkpoint."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - END_BYTES))
-            last, _ = last_in(file.read())
-    except (FileNotFoundError, CheckpointFileError):
-        # Whoever continues the file says what is wrong with its end.
-        return None
-    return last
-
-
-def last_in(end: bytes) -> tuple[SignedCheckpoint | None, bytes]:
-    """The last whole line in a file's ``END_BYTES``, empty ones passed over, and what was begun behind it.
-
-    Raises ``CheckpointFileError`` where that line is no checkpoint.
-    """
-    *lines, begun = end.split(b"\n")
-    whole = [line for line in lines if line.strip()]
-    return (parse(whole[-1]) if whole else None), begun
 
 
 def make_when_due(now: datetime) -> AuditCheckpoint | None:
@@ -285,16 +192,6 @@ def faults_of(checkpoints: Sequence[Checkpoint]) -> list[CheckpointFault | None]
     return [fault_of(one, hash_at=known, compared=compared) for one in checkpoints]
 
 
-def _stated(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {
-        "checkpoint": _FORMAT,
-        "sequence": checkpoint.sequence,
-        "hash": checkpoint.hash,
-        "at": utc_text(checkpoint.at),
-        "key": checkpoint.key_id,
-    }
-
-
 _Found = tuple[CheckpointReason, str]
 
 
@@ -306,7 +203,7 @@ def _signature_fault(checkpoint: Checkpoint, keys: list[AuditSigningKey]) -> _Fo
             f"The {_name(checkpoint)} is signed with the key {checkpoint.key_id}, which is not one of ours.",
         )
     public_key = known[checkpoint.key_id].public_key
-    if not signing_keys.is_signed(public_key, statement(checkpoint), checkpoint.signature):
+    if not signing_keys.is_signed(public_key, checkpoint_lines.statement(checkpoint), checkpoint.signature):
         return (
             CheckpointReason.BAD_SIGNATURE,
             f"The signature of the {_name(checkpoint)} is not that of its key.",

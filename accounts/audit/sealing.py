@@ -13,9 +13,11 @@ passed over, so that it holds up no other, and waits: verification names it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+from uuid import UUID
 
 import structlog
 from django.core.cache import cache
@@ -132,6 +134,13 @@ def first_unsealable(*, sweep: bool = False) -> Unsealable | None:
             behind = Q(created_at__gte=last.created_at) & (
                 Q(created_at__gt=last.created_at) | Q(generation_id__gt=last.generation_id)
             )
+
+
+def waiting_generations(*, sweep: bool = False) -> Iterator[UUID]:
+    """Those whose assignments wait for their batch, of all there are or the recent past."""
+    with every_tenant(_REASON):
+        rows = _waiting(None if sweep else _searched_since(timezone.now(), _AT_MOST_LATE))
+        return rows.values_list("generation_id", flat=True).iterator()
 
 
 def _waiting(since: datetime | None) -> QuerySet[LaneAssignment]:

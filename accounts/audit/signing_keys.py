@@ -15,12 +15,12 @@ file that no row names; the next one that needs a key takes it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -36,8 +36,9 @@ from signalbox import secret_files
 from signalbox.configuration import configuration
 
 _FILE: Final = "audit_signing_key"
-_AUDITED: Final = ("public_key", "signed_by", "signature")
-_ACTIONS: Final = ("audit_signing_key.create", "audit_signing_key.rotate")
+_AUDITED: Final = ("public_key", "signed_by", "signature", "created_at")
+#: The actions of the events that introduce keys.
+INTRODUCING: Final = ("audit_signing_key.create", "audit_signing_key.rotate")
 #: Keys are in the order of their times, so no two have the same.
 _TICK: Final = timedelta(microseconds=1)
 
@@ -61,7 +62,7 @@ class Signer:
 
 @dataclass(frozen=True, slots=True)
 class KeyFault:
-    """A row of a key that nobody introduced as keys are: what is signed with it proves nothing."""
+    """A key that is not there as it was introduced: what is signed with it proves nothing."""
 
     key_id: str
     message: str
@@ -128,7 +129,7 @@ def introduce_first() -> None:
         _lock_head()
         if current() is None:
             key = _introduce(None, None)
-            record(Actor.system("checkpoints"), _ACTIONS[0], key, None, fields_of(key, *_AUDITED))
+            record(Actor.system("checkpoints"), INTRODUCING[0], key, None, fields_of(key, *_AUDITED))
 
 
 def rotate(*, actor: Actor, lost: bool = False) -> AuditSigningKey:
@@ -152,7 +153,7 @@ def rotate(*, actor: Actor, lost: bool = False) -> AuditSigningKey:
                 f"The private key {old.id} is here and can vouch for its successor: rotate without --lost.",
             )
         key = _introduce(old, None if lost else _signer(old))
-        record(actor, _ACTIONS[1], key, {"key": old.id}, {"key": key.id, **fields_of(key, *_AUDITED)})
+        record(actor, INTRODUCING[1], key, {"key": old.id}, {"key": key.id, **fields_of(key, *_AUDITED)})
     forget_replaced()
     return key
 
@@ -163,21 +164,29 @@ def forget_replaced() -> None:
         _path(replaced.id).unlink(missing_ok=True)
 
 
-def faults() -> list[KeyFault]:
-    """The keys that were not introduced as keys are, the oldest first."""
+def faults(
+    archived: Mapping[str, Mapping[str, Any]] | None = None, *, complete: bool = False
+) -> list[KeyFault]:
+    """The keys that are not as they were introduced, the oldest first; then those that are gone.
+
+    ``archived``: what events in archives say of keys, by their ids. ``complete``: all archives were read, so that a key
+    that no event introduces is none of ours.
+    """
     keys = public_keys()
-    introduced = {
-        event.object_id: (event.after or {}).get("public_key")
-        for event in AuditEvent.objects.filter(action__in=_ACTIONS)
-    }
-    # Archives hold the events that are not in the table any more.
-    complete = not AuditArchive.objects.exists()
+    events = AuditEvent.objects.filter(action__in=INTRODUCING).order_by("sequence")
+    introduced = {**(archived or {}), **{event.object_id: event.after or {} for event in events}}
+    complete = complete or not AuditArchive.objects.exists()
     found: list[KeyFault] = []
     for key, before in zip(keys, [None, *keys], strict=False):
-        said = introduced.get(key.id, None if complete else key.public_key)
-        if problem := _problem_of(key, before, said):
+        if problem := _problem_of(key, before, introduced.get(key.id, None if complete else {})):
             found.append(KeyFault(key.id, problem))
-    return found
+    # Asked behind the events: one that was introduced meanwhile is there.
+    there = set(AuditSigningKey.objects.values_list("id", flat=True))
+    return found + [
+        KeyFault(key_id, f"The row of the signing key {key_id} is gone; an event of the chain introduces it.")
+        for key_id in introduced
+        if key_id not in there
+    ]
 
 
 def notes() -> list[str]:
@@ -190,23 +199,25 @@ def notes() -> list[str]:
     ]
 
 
-def _problem_of(key: AuditSigningKey, before: AuditSigningKey | None, said: str | None) -> str | None:
-    """What is wrong with a key's row, by the key before it and the public key that the chain says it has."""
+def _problem_of(
+    key: AuditSigningKey, before: AuditSigningKey | None, said: Mapping[str, Any] | None
+) -> str | None:
+    """What is wrong with the row of a key, by the one before it and what the chain says of it; None: no event does."""
     if id_of(key.public_key) != key.id:
         return f"The signing key {key.id} is not called after its public key."
-    if said != key.public_key:
+    if said is None:
         return f"No event of the chain introduces the signing key {key.id}."
     if not key.signed_by:
-        # Exports show it, and their reader refuses it.
-        return (
-            f"The signing key {key.id} has a signature, and names no key that made it."
-            if key.signature
-            else None
-        )
-    if before is None or key.signed_by != before.id:
+        if key.signature:
+            # Exports show it, and their reader refuses it.
+            return f"The signing key {key.id} has a signature, and names no key that made it."
+    elif before is None or key.signed_by != before.id:
         return f"The signing key {key.id} names {key.signed_by} as the one before it, which it is not."
-    if not is_signed(before.public_key, introduction(key), key.signature):
+    elif not is_signed(before.public_key, introduction(key), key.signature):
         return f"The signing key {key.id} does not have the signature of {before.id}, the one before it."
+    for name, value in fields_of(key, *_AUDITED).items():
+        if said.get(name, value) != value:
+            return f"The signing key {key.id} has another {name} than the event that introduces it says."
     return None
 
 

@@ -12,22 +12,23 @@ anew as a whole, only a checkpoint shows that lies outside of this database.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import structlog
 from django.utils import timezone
 
-from accounts.audit import checkpoints as signed_checkpoints
-from accounts.audit import sealing, signing_keys
+from accounts.audit import accepted_generations, anchors, checkpoint_lines, sealing, signing_keys
+from accounts.audit.archived_generations import ArchivedGenerations, sealed_again
 from accounts.audit.batch_checks import LATE
 from accounts.audit.chain_walk import Found, Progress, Task, Walk
-from accounts.audit.checkpoints import Checkpoint, SignedCheckpoint
+from accounts.audit.checkpoint_lines import Checkpoint, CheckpointFileError, SignedCheckpoint
 from accounts.audit.faults import Broken, Fault, FaultKind, FaultReason
-from accounts.audit.row_pages import page
+from accounts.audit.row_pages import page, require_database
 from accounts.audit.sealing import Unsealed
-from accounts.audit.written_forms import WrittenForm
+from accounts.audit.written_forms import UNREADABLE_PAGE, WrittenForm
 from accounts.formatting import counted
 from accounts.models import AuditArchive, AuditVerification
 from accounts.tenancy import every_tenant
@@ -39,7 +40,6 @@ __all__ = [
     "FaultReason",
     "Progress",
     "Verification",
-    "kept_outside",
     "last_good",
     "store",
     "verify",
@@ -49,6 +49,7 @@ __all__ = [
 _STORED: Final = WrittenForm(
     AuditVerification, [str(field.attname) for field in AuditVerification._meta.concrete_fields]
 )
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +79,20 @@ def verify(
     from_scratch: bool,
     progress: Progress | None = None,
     archives_dir: Path | None = None,
-    checkpoints: Iterable[Checkpoint] = (),
+    checkpoints: Iterable[Checkpoint] | None = None,
 ) -> Verification:
     """Walk the chain to its head as it is now, and change nothing.
 
     ``archives_dir``: where the archives' files are, all of them; else those that are in the configured directory are
-    looked at. ``checkpoints``: what was kept of them outside. Without a walk that held, every walk is from scratch.
+    looked at. ``checkpoints``: what somebody has kept of them outside; None: what this machine keeps, and what is wrong
+    with that is noted. Without a walk that held, every walk is from scratch.
     """
-    outside = list(checkpoints)
+    kept: Sequence[Checkpoint]
+    notes: list[str] = []
+    if checkpoints is None:
+        kept, notes = _kept_outside()
+    else:
+        kept = list(checkpoints)
     with every_tenant("the chain is the installation's, and so are the assignments that are sealed in it"):
         while True:
             seen, archives = last_good(), AuditArchive.objects.count()
@@ -93,13 +100,13 @@ def verify(
                 from_scratch=from_scratch or seen is None,
                 seen=seen,
                 archives_dir=archives_dir,
-                checkpoints=outside,
+                checkpoints=kept,
                 progress=progress,
             )
             found = _verify(task)
             # Rows that are archived meanwhile are missing where the walk looks for them.
             if found.fault is None or archives == AuditArchive.objects.count():
-                return found
+                return replace(found, notes=(*found.notes, *notes))
 
 
 def store(found: Verification) -> AuditVerification:
@@ -125,13 +132,11 @@ def verify_and_store(
     archives_dir: Path | None = None,
     checkpoints: Iterable[Checkpoint] | None = None,
 ) -> AuditVerification:
-    """Walk the chain and keep what was found. ``checkpoints`` of None: those that this machine keeps outside.
-
-    Raises ``CheckpointFileError`` where these cannot be read.
-    """
-    outside = kept_outside() if checkpoints is None else checkpoints
+    """As ``verify``, and keep what was found."""
     return store(
-        verify(from_scratch=from_scratch, progress=progress, archives_dir=archives_dir, checkpoints=outside)
+        verify(
+            from_scratch=from_scratch, progress=progress, archives_dir=archives_dir, checkpoints=checkpoints
+        )
     )
 
 
@@ -142,19 +147,41 @@ def last_good() -> AuditVerification | None:
     return held.first() if readable else None
 
 
-def kept_outside() -> Sequence[SignedCheckpoint]:
-    """The checkpoints in the file that they are anchored in. Raises ``CheckpointFileError``."""
+def _kept_outside() -> tuple[Sequence[SignedCheckpoint], list[str]]:
+    """The checkpoints in the file that they are anchored in, and what is to be said of the file."""
     path = configuration().audit_anchor_file
-    return signed_checkpoints.read_file(path) if path.exists() else []
+    if not path.exists():
+        return [], []
+    problem: CheckpointFileError | None
+    try:
+        kept, problem = checkpoint_lines.read_what_can_be(path)
+    except CheckpointFileError as error:
+        kept, problem = [], error
+    try:
+        notes = anchors.tell_lost(kept)
+    except UNREADABLE_PAGE:
+        # A row of a checkpoint: the walk names it.
+        require_database()
+        notes = []
+    if problem is not None:
+        _log.error("audit_checkpoints_not_read", problem=str(problem))
+        notes.append(f"Not compared with all checkpoints that are kept outside: {problem}")
+    return kept, notes
 
 
 def _verify(task: Task) -> Verification:
-    started_at, walk, fault = timezone.now(), Walk(task), None
-    try:
-        walk.run()
-        _check_waiting(sweep=task.from_scratch)
-    except Broken as broken:
-        fault = broken.fault
+    started_at, fault = timezone.now(), None
+    with ArchivedGenerations() as archived:
+        walk = Walk(task, archived)
+        try:
+            walk.run()
+            _check_waiting(archived, sweep=task.from_scratch)
+            all_read = task.from_scratch and not walk.found.unread_archives
+            accepted_generations.check(
+                archived, walked=None if task.from_scratch else task.seen, all_read=all_read
+            )
+        except Broken as broken:
+            fault = broken.fault
     found = walk.found
     if fault is not None and fault.kind is FaultKind.EVENT and fault.sequence == found.sequence > 0:
         # It seemed to be whole, and what follows it has told that it does not belong there.
@@ -175,8 +202,8 @@ def _verify(task: Task) -> Verification:
     )
 
 
-def _check_waiting(*, sweep: bool) -> None:
-    """Raise ``Broken`` where an assignment waits that cannot be sealed."""
+def _check_waiting(archived: ArchivedGenerations, *, sweep: bool) -> None:
+    """Raise ``Broken`` where an assignment waits that cannot be sealed, or was before."""
     found = sealing.first_unsealable(sweep=sweep)
     if found is not None:
         whose = f"generation {found.generation_id}" if found.generation_id else "an unknown generation"
@@ -188,6 +215,9 @@ def _check_waiting(*, sweep: bool) -> None:
             f"({found.problem}).",
             record_id=found.generation_id,
         )
+    for generation_id in sealing.waiting_generations(sweep=sweep) if archived.known else ():
+        if batch := archived.batch_of(generation_id):
+            raise sealed_again(generation_id, batch, None)
 
 
 def _notes_on_keys(fault: Fault | None) -> list[str]:

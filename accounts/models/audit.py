@@ -146,6 +146,8 @@ class AuditCheckpoint(models.Model):
 
     class Meta:
         ordering = ["-sequence", "-at"]
+        # What is not brought outside yet is asked for each minute.
+        indexes = [models.Index(fields=["at"], name="audit_checkpoint_by_time")]
 
     def __str__(self) -> str:
         return f"checkpoint at {self.sequence}"

@@ -6,7 +6,7 @@ import redis
 from django.core.management.base import CommandError, OutputWrapper
 from django.utils import timezone
 
-from accounts.audit import anchors, checkpoints
+from accounts.audit import anchors, checkpoint_lines, checkpoints
 from accounts.audit.checkpoints import CheckpointRefused
 from accounts.audit.signing_keys import SigningKeyMissing
 from accounts.management.audit import Verb
@@ -22,7 +22,7 @@ class Checkpoint(Verb):
             checkpoint = checkpoints.make(now) or AuditCheckpoint.objects.latest("at")
         except (CheckpointRefused, SigningKeyMissing) as error:
             raise CommandError(str(error)) from error
-        stdout.write(checkpoints.line(checkpoint))
+        stdout.write(checkpoint_lines.line(checkpoint))
         try:
             problems = anchors.deliver(now, at_once=True)
         except redis.RedisError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, OutputWrapper
 
-from accounts.audit import anchors, checkpoints, verification
+from accounts.audit import checkpoint_lines, verification
 from accounts.audit.verification import Fault, FaultKind, FaultReason, Progress, Verification
 from accounts.formatting import counted
 from accounts.management.audit import Verb
@@ -47,8 +47,8 @@ class Verify(Verb):
             )
         file: Path | None = options["checkpoints"]
         try:
-            outside = checkpoints.read_file(file) if file else verification.kept_outside()
-        except checkpoints.CheckpointFileError as error:
+            outside = checkpoint_lines.read_file(file) if file else None
+        except checkpoint_lines.CheckpointFileError as error:
             raise CommandError(str(error)) from error
         with _progress() as progress:
             found = verification.verify(
@@ -58,9 +58,7 @@ class Verify(Verb):
                 checkpoints=outside,
             )
         verification.store(found)
-        # An auditor's own file may have some of them only.
-        lost = None if file else anchors.tell_lost(outside)
-        for note in [*found.notes, *([lost] if lost else [])]:
+        for note in found.notes:
             stdout.write(f"Note: {note}")
         if found.unsealed:
             stdout.write(f"Not sealed yet, and so not proved: {counted(found.unsealed, 'assignment')}.")

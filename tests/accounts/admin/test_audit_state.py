@@ -17,6 +17,7 @@ from django.urls import reverse
 
 from accounts import tasks
 from accounts.admin import audit_state
+from accounts.audit import checkpoint_lines
 from accounts.models import AuditCheckpoint, AuditEvent, AuditSettings, AuditVerification
 from tests.accounts.admin.audited import NOW, Audited, audited
 from tests.accounts.admin.test_audit_assignments import text
@@ -182,10 +183,18 @@ def test_what_waits_is_counted(made: Audited, as_auditor: Client) -> None:
     assert "Assignments not sealed 1 the oldest 3" in said
 
 
-def test_what_the_last_verification_has_noted_is_shown(made: Audited, as_auditor: Client) -> None:
+def test_what_the_last_verification_has_noted_is_shown(
+    made: Audited, as_auditor: Client, tmp_path: Path
+) -> None:
     as_auditor.post(VERIFY, {"from": "scratch"})
     assert "Note:" not in text(as_auditor.get(PAGE))
-    last = AuditVerification.objects.get()
+    kept = tmp_path / "audit" / "checkpoints.jsonl"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text(f"{checkpoint_lines.line(AuditCheckpoint.objects.get())}\nno checkpoint\n")
+    assert f"Note: Not compared with all checkpoints that are kept outside: {kept}, line 2" in text(
+        as_auditor.post(VERIFY, follow=True)
+    )
+    last = AuditVerification.objects.order_by("-started_at")[0]
     last.notes = ["Not read: 2 archives, whose files are not here.", "A clock was <set> back."]
     last.save()
     said = as_auditor.get(PAGE).content.decode()

@@ -17,7 +17,7 @@ from django.utils import timezone
 from structlog.testing import capture_logs
 
 from accounts import audit
-from accounts.audit import anchors, checkpoints
+from accounts.audit import anchors, checkpoint_lines, checkpoints
 from accounts.audit.anchors import AnchorFailed, AnchorKind
 from accounts.models import AuditCheckpoint
 from tests.accounts.audit.own_state import settle
@@ -51,7 +51,7 @@ def make() -> AuditCheckpoint:
 
 
 def lines_of(*made: AuditCheckpoint) -> str:
-    return "".join(f"{checkpoints.line(checkpoint)}\n" for checkpoint in made)
+    return "".join(f"{checkpoint_lines.line(checkpoint)}\n" for checkpoint in made)
 
 
 def deliver(**options: Any) -> list[str]:
@@ -68,7 +68,7 @@ def test_every_checkpoint_becomes_a_line_of_a_file_that_only_its_owner_may_read(
     for _ in range(2):
         assert deliver() == []
     assert path.read_text() == lines_of(first, second, third)
-    assert [one.sequence for one in checkpoints.read_file(path)] == [
+    assert [one.sequence for one in checkpoint_lines.read_file(path)] == [
         first.sequence,
         second.sequence,
         third.sequence,
@@ -224,8 +224,7 @@ def test_lines_that_are_gone_from_the_middle_are_told_and_not_written_again(path
     deliver()
     path.write_text(lines_of(made[0], made[3], made[4]))
     with capture_logs() as logs:
-        said = anchors.tell_lost(checkpoints.read_file(path))
-    assert said is not None
+        [said] = anchors.tell_lost(checkpoint_lines.read_file(path))
     assert f"{path} has lost 2 checkpoints" in said
     assert f"{made[1].at:%Y-%m-%d %H:%M:%S}Z" in said
     [line] = logs
@@ -243,8 +242,17 @@ def test_a_file_that_has_all_up_to_its_last_line_has_lost_nothing(path: Path) ->
     deliver()
     late = make()
     with capture_logs() as logs:
-        assert anchors.tell_lost(checkpoints.read_file(path)) is None
-        assert anchors.tell_lost([]) is None
+        assert anchors.tell_lost(checkpoint_lines.read_file(path)) == []
+        assert anchors.tell_lost([]) == []
     assert logs == []
-    assert [line.at for line in checkpoints.read_file(path)] == [one.at for one in made]
+    assert [line.at for line in checkpoint_lines.read_file(path)] == [one.at for one in made]
     assert late.at > made[-1].at
+
+
+def test_checkpoints_that_the_file_has_and_the_database_has_not_are_told(path: Path, tampering: Any) -> None:
+    made = [make() for _ in range(3)]
+    deliver()
+    with tampering():
+        AuditCheckpoint.objects.filter(id=made[1].id).delete()
+    [said] = anchors.tell_lost(checkpoint_lines.read_file(path))
+    assert f"The database has lost 1 checkpoint (the first of {made[1].at:%Y-%m-%d %H:%M:%S}Z)" in said

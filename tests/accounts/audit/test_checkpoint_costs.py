@@ -52,13 +52,13 @@ def queries(act: Callable[[], object]) -> int:
 
 
 def _from_scratch() -> None:
-    found = verification.verify(from_scratch=True, checkpoints=verification.kept_outside())
+    found = verification.verify(from_scratch=True)
     assert found.fault is None
 
 
 def _incrementally() -> None:
     """What is kept outside is looked at from the first one on, however little is walked."""
-    found = verification.verify(from_scratch=False, checkpoints=verification.kept_outside())
+    found = verification.verify(from_scratch=False)
     assert found.fault is None
     assert found.events <= 2
 
@@ -71,7 +71,6 @@ PLACES: dict[str, Callable[[], object]] = {
     "from scratch": _from_scratch,
     "incrementally": _incrementally,
     "several at once": lambda: checkpoints.faults_of(list(AuditCheckpoint.objects.all())),
-    "lines that were lost": lambda: anchors.tell_lost(verification.kept_outside()),
     "brought outside": lambda: anchors.deliver(timezone.now()),
     "the next one": lambda: checkpoints.make_when_due(timezone.now()),
     "an export": _export,

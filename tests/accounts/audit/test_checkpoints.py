@@ -24,15 +24,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts import audit
-from accounts.audit import anchors, archive_files, checkpoints, signing_keys
+from accounts.audit import anchors, archive_files, checkpoint_lines, checkpoints, signing_keys
 from accounts.audit import settings as audit_settings
 from accounts.audit.canonical import GENESIS_HASH
-from accounts.audit.checkpoints import (
-    CheckpointFileError,
-    CheckpointReason,
-    CheckpointRefused,
-    SignedCheckpoint,
-)
+from accounts.audit.checkpoint_lines import CheckpointFileError, SignedCheckpoint
+from accounts.audit.checkpoints import CheckpointReason, CheckpointRefused
 from accounts.audit.contents import event_hash
 from accounts.models import (
     AuditArchive,
@@ -73,7 +69,7 @@ def made() -> AuditCheckpoint:
 
 
 def kept_outside(checkpoint: AuditCheckpoint) -> SignedCheckpoint:
-    return checkpoints.parse(checkpoints.line(checkpoint))
+    return checkpoint_lines.parse(checkpoint_lines.line(checkpoint))
 
 
 def fault_of(checkpoint: AuditCheckpoint | SignedCheckpoint) -> CheckpointReason | None:
@@ -107,23 +103,28 @@ def test_a_checkpoint_says_where_the_chain_was_and_is_signed() -> None:
     head = AuditHead.objects.get()
     assert (checkpoint.sequence, checkpoint.hash) == (head.sequence, head.hash) == (4, head.hash)
     assert AuditEvent.objects.get(sequence=4).action == "audit_signing_key.create"
-    assert signing_keys.is_genuine(checkpoint.key_id, checkpoints.statement(checkpoint), checkpoint.signature)
+    assert signing_keys.is_genuine(
+        checkpoint.key_id, checkpoint_lines.statement(checkpoint), checkpoint.signature
+    )
     assert fault_of(checkpoint) is None
 
 
 def test_what_is_signed_is_canonical_json_and_a_line_adds_the_signature() -> None:
     at = datetime(2026, 3, 1, 12, 0, 0, 5, UTC)
     checkpoint = SignedCheckpoint(at, 7, "ab" * 32, "0123456789abcdef", "cd" * 64)
-    assert checkpoints.statement(checkpoint) == (
+    assert checkpoint_lines.statement(checkpoint) == (
         b'{"at":"2026-03-01T12:00:00.000005+00:00","checkpoint":1,"hash":"' + b"ab" * 32 + b'",'
         b'"key":"0123456789abcdef","sequence":7}'
     )
-    assert json.loads(checkpoints.line(checkpoint)) == {
-        **json.loads(checkpoints.statement(checkpoint)),
+    assert json.loads(checkpoint_lines.line(checkpoint)) == {
+        **json.loads(checkpoint_lines.statement(checkpoint)),
         "signature": "cd" * 64,
     }
-    assert checkpoints.parse(checkpoints.line(checkpoint)) == checkpoint
-    assert checkpoints.parse(json.dumps(json.loads(checkpoints.line(checkpoint)), indent=1)) == checkpoint
+    assert checkpoint_lines.parse(checkpoint_lines.line(checkpoint)) == checkpoint
+    assert (
+        checkpoint_lines.parse(json.dumps(json.loads(checkpoint_lines.line(checkpoint)), indent=1))
+        == checkpoint
+    )
 
 
 def test_none_is_made_while_nothing_is_recorded() -> None:
@@ -253,10 +254,10 @@ def test_a_checkpoint_by_a_key_that_was_not_signing_then_proves_nothing(director
     after = kept_outside(made())
     # Somebody has kept the old private key.
     late = replace(after, key_id=old.key_id)
-    late = replace(late, signature=old.sign(checkpoints.statement(late)).hex())
+    late = replace(late, signature=old.sign(checkpoint_lines.statement(late)).hex())
     new = signing_keys.signer()
     early = replace(before, key_id=new.key_id)
-    early = replace(early, signature=new.sign(checkpoints.statement(early)).hex())
+    early = replace(early, signature=new.sign(checkpoint_lines.statement(early)).hex())
     assert [fault_of(one) for one in (before, after, late, early)] == [
         None,
         None,
@@ -271,7 +272,7 @@ def test_a_checkpoint_by_somebody_elses_key_proves_nothing() -> None:
     stranger = Ed25519PrivateKey.generate()
     key_id = signing_keys.id_of(stranger.public_key().public_bytes_raw().hex())
     for forged in (replace(checkpoint, key_id=key_id), checkpoint):
-        forged = replace(forged, signature=stranger.sign(checkpoints.statement(forged)).hex())
+        forged = replace(forged, signature=stranger.sign(checkpoint_lines.statement(forged)).hex())
         assert fault_of(forged) in {CheckpointReason.UNKNOWN_KEY, CheckpointReason.BAD_SIGNATURE}
 
 
@@ -340,14 +341,14 @@ def test_a_file_of_checkpoints_is_read_and_what_is_none_is_named_by_its_line(tmp
     record()
     second = made()
     path = tmp_path / "kept.jsonl"
-    path.write_text(f"{checkpoints.line(first)}\n\n{checkpoints.line(second)}\n")
-    assert checkpoints.read_file(path) == [kept_outside(first), kept_outside(second)]
+    path.write_text(f"{checkpoint_lines.line(first)}\n\n{checkpoint_lines.line(second)}\n")
+    assert checkpoint_lines.read_file(path) == [kept_outside(first), kept_outside(second)]
     with path.open("a") as file:
         file.write('{"checkpoint": 1}\n')
     with pytest.raises(CheckpointFileError, match="line 4"):
-        checkpoints.read_file(path)
+        checkpoint_lines.read_file(path)
     with pytest.raises(CheckpointFileError, match="No such file"):
-        checkpoints.read_file(tmp_path / "nowhere")
+        checkpoint_lines.read_file(tmp_path / "nowhere")
 
 
 GOOD: dict[str, Any] = {
@@ -393,9 +394,9 @@ GOOD: dict[str, Any] = {
     ],
 )
 def test_what_is_no_checkpoint_is_refused(text: str) -> None:
-    assert checkpoints.parse(json.dumps(GOOD)).sequence == 7
+    assert checkpoint_lines.parse(json.dumps(GOOD)).sequence == 7
     with pytest.raises(CheckpointFileError, match="no checkpoint"):
-        checkpoints.parse(text)
+        checkpoint_lines.parse(text)
 
 
 @pytest.mark.usefixtures("valkey")
@@ -409,7 +410,7 @@ def test_the_command_makes_one_now_prints_its_line_and_keeps_it_outside(director
 
     line = run()
     assert line.count("\n") == 1
-    printed = checkpoints.parse(line)
+    printed = checkpoint_lines.parse(line)
     assert printed == kept_outside(AuditCheckpoint.objects.get())
     assert (directory / "audit" / "checkpoints.jsonl").read_text() == line
     assert run() == line
@@ -428,7 +429,7 @@ def test_the_command_prints_the_line_also_where_the_store_is_away(monkeypatch: p
     output = StringIO()
     with pytest.raises(CommandError, match="brought nowhere"):
         call_command("audit", "checkpoint", stdout=output, stderr=StringIO())
-    assert checkpoints.fault_of(checkpoints.parse(output.getvalue())) is None
+    assert checkpoints.fault_of(checkpoint_lines.parse(output.getvalue())) is None
 
 
 @pytest.mark.django_db(transaction=True)

@@ -21,7 +21,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from accounts.audit import archives, checkpoints, merkle, signing_keys
+from accounts.audit import archives, checkpoint_lines, checkpoints, merkle, signing_keys
 from accounts.audit.canonical import canonical_json
 from accounts.audit.export import Selection
 from accounts.audit.offline import verify_export
@@ -163,6 +163,7 @@ def text(first_key: AuditSigningKey, request: pytest.FixtureRequest) -> bytes:
             return exported(Selection(last_at=until))
 
 
+@pytest.mark.slow
 def test_a_file_in_which_any_byte_is_another_is_refused(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "export.jsonl"
     assert checked(path, text)[0] == 0
@@ -178,6 +179,7 @@ def test_a_file_in_which_any_byte_is_another_is_refused(text: bytes, tmp_path: P
     changed()
 
 
+@pytest.mark.slow
 def test_a_file_from_which_lines_are_taken_or_to_which_they_are_added_is_refused(
     text: bytes, tmp_path: Path
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_file_from_which_lines_are_taken_or_to_which_they_are_added_is_refused
     changed()
 
 
+@pytest.mark.slow
 def test_a_file_whose_last_line_was_made_to_fit_what_was_changed_is_refused_all_the_same(
     text: bytes, tmp_path: Path, first_key: AuditSigningKey
 ) -> None:
@@ -334,7 +337,7 @@ def test_a_chain_that_was_made_anew_and_signed_with_another_key_holds_by_itself_
 ) -> None:
     genuine = furnish()
     kept = directory / "kept.jsonl"
-    kept.write_text("".join(checkpoints.line(one) + "\n" for one in AuditCheckpoint.objects.all()))
+    kept.write_text("".join(checkpoint_lines.line(one) + "\n" for one in AuditCheckpoint.objects.all()))
     with tampering():
         for key in (directory / "secrets").glob("audit_signing_key*"):
             key.unlink()

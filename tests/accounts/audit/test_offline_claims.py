@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.utils import timezone
 
-from accounts.audit import archives, checkpoints, export, signing_keys
+from accounts.audit import archives, checkpoint_lines, checkpoints, export, signing_keys
 from accounts.audit.canonical import canonical_json, content_hash
 from accounts.audit.export import Selection
 from accounts.models import AuditArchive, AuditCheckpoint, AuditSigningKey
@@ -188,7 +188,7 @@ def test_true_is_not_taken_for_one_in_the_own_event(key: AuditSigningKey, path: 
 
 def kept_in(directory: Path, *made: AuditCheckpoint) -> tuple[str, str]:
     path = directory / "kept.jsonl"
-    path.write_text("".join(checkpoints.line(one) + "\n" for one in made))
+    path.write_text("".join(checkpoint_lines.line(one) + "\n" for one in made))
     return "--checkpoint", str(path)
 
 

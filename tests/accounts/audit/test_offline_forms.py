@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from accounts.audit import checkpoints
+from accounts.audit import checkpoint_lines, checkpoints
 from accounts.audit.canonical import canonical_json
 from accounts.audit.export import Selection
 from accounts.audit.offline import verify_export
@@ -91,6 +91,7 @@ def put(record: Record, place: tuple[Any, ...], value: Any) -> Record:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["header", "key", "link", "checkpoint", "end", "assignment", "event"])
 def test_nothing_else_is_taken_in_any_place_of_any_record_and_nothing_of_it_is_printed(
     kind: str, records: list[Record], path: Path
@@ -133,7 +134,7 @@ def test_what_is_no_record_is_not_printed(record: Any, records: list[Record], pa
 
 
 def test_what_one_keeps_oneself_is_looked_at_too(records: list[Record], directory: Path, path: Path) -> None:
-    made = json.loads(checkpoints.line(checkpoints.latest() or pytest.fail("there is none")))
+    made = json.loads(checkpoint_lines.line(checkpoints.latest() or pytest.fail("there is none")))
     kept = directory / "kept.jsonl"
     for told in (
         {"at": FORGED},

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import time_machine
@@ -75,7 +76,12 @@ def test_the_first_key_is_made_once_its_private_half_in_a_file_of_its_owner_alon
     private = path.read_text().strip()
     event = AuditEvent.objects.get()
     assert (event.action, event.object_id) == ("audit_signing_key.create", key.id)
-    assert event.after == {"public_key": key.public_key, "signed_by": "", "signature": ""}
+    assert event.after == {
+        "public_key": key.public_key,
+        "signed_by": "",
+        "signature": "",
+        "created_at": key.created_at.isoformat(),
+    }
     assert private not in {key.public_key, *map(str, event.after.values())}
     signature = signing_keys.signer().sign(b"message").hex()
     assert signing_keys.is_genuine(key.id, b"message", signature)
@@ -216,9 +222,10 @@ def test_a_row_that_nobody_introduced_is_found() -> None:
         ({"public_key": RFC_PUBLIC}, "not called after"),
         ({"signed_by": "f" * 16}, "as the one before it"),
         ({"signature": RFC_SIGNATURE}, "does not have the signature"),
+        ({"created_at": datetime(2040, 1, 1, tzinfo=UTC)}, "does not have the signature"),
     ],
 )
-def test_a_row_that_was_changed_is_found(tampering: object, changes: dict[str, str], said: str) -> None:
+def test_a_row_that_was_changed_is_found(tampering: object, changes: dict[str, Any], said: str) -> None:
     signing_keys.introduce_first()
     new = signing_keys.rotate(actor=ACTOR)
     with tampering():  # type: ignore[operator]
@@ -234,6 +241,26 @@ def test_a_first_key_that_is_signed_by_nobody_has_no_signature(tampering: object
         AuditSigningKey.objects.update(signature="7")
     [fault] = signing_keys.faults()
     assert "names no key that made it" in fault.message
+
+
+def test_the_first_key_is_as_its_event_says(tampering: Any) -> None:
+    signing_keys.introduce_first()
+    with tampering():
+        AuditSigningKey.objects.update(created_at=timezone.now() - timedelta(days=1))
+    [fault] = signing_keys.faults()
+    assert "has another created_at than the event" in fault.message
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_key_whose_row_is_gone_is_found(tampering: Any, which: int) -> None:
+    signing_keys.introduce_first()
+    signing_keys.rotate(actor=ACTOR)
+    gone = signing_keys.public_keys()[which]
+    with tampering():
+        AuditSigningKey.objects.filter(id=gone.id).delete()
+    fault = signing_keys.faults()[-1]
+    assert fault.key_id == gone.id
+    assert "is gone" in fault.message
 
 
 def test_the_command_lists_every_key_with_its_public_half() -> None:

@@ -16,7 +16,7 @@ from django.utils import timezone
 from structlog.testing import capture_logs
 
 from accounts import audit, tasks
-from accounts.audit import checkpoints, settings, signing_keys
+from accounts.audit import checkpoint_lines, checkpoints, settings, signing_keys
 from accounts.models import (
     AuditCheckpoint,
     AuditEvent,
@@ -64,7 +64,7 @@ def test_the_head_is_signed_and_brought_outside_as_often_as_the_settings_say(dir
     settings.change(archive_after_days=None, checkpoint_minutes=1, actor=ACTOR)
     with time_machine.travel(timezone.now() + timedelta(minutes=2), tick=False):
         assert tasks.checkpoint_audit()
-    assert len(checkpoints.read_file(directory / "audit" / "checkpoints.jsonl")) == 2
+    assert len(checkpoint_lines.read_file(directory / "audit" / "checkpoints.jsonl")) == 2
 
 
 def test_a_checkpoint_that_cannot_be_made_is_told_and_what_there_is_goes_outside(directory: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_cannot_be_made_is_told_and_what_there_is_goes_outside
         assert not tasks.checkpoint_audit()
     [entry] = [entry for entry in logs if entry["event"] == "audit_checkpoint_not_made"]
     assert "rotate-key --lost" in entry["problem"]
-    assert len(checkpoints.read_file(directory / "audit" / "checkpoints.jsonl")) == 1
+    assert len(checkpoint_lines.read_file(directory / "audit" / "checkpoints.jsonl")) == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -102,7 +102,7 @@ def test_checkpoints_that_are_made_beside_each_other_are_one(directory: Path) ->
             done.result()
     tasks.checkpoint_audit()
     assert AuditCheckpoint.objects.count() == AuditSigningKey.objects.count() == 1
-    assert len(checkpoints.read_file(directory / "audit" / "checkpoints.jsonl")) == 1
+    assert len(checkpoint_lines.read_file(directory / "audit" / "checkpoints.jsonl")) == 1
 
 
 def test_a_walk_begins_where_the_last_one_has_ended_but_on_sundays() -> None:

@@ -15,7 +15,7 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from accounts.audit import checkpoints, sealing, verification
+from accounts.audit import checkpoint_lines, checkpoints, sealing, verification
 from accounts.audit.canonical import GENESIS_HASH
 from accounts.audit.faults import Fault
 from accounts.audit.verification import FaultKind, verify, verify_and_store
@@ -467,7 +467,8 @@ def test_a_chain_that_was_written_anew_is_found_by_the_checkpoint_behind_it(buil
 
 def test_a_chain_written_anew_with_its_checkpoints_is_found_by_those_kept_outside(built: Built) -> None:
     outside = [
-        checkpoints.parse(checkpoints.line(one)) for one in AuditCheckpoint.objects.order_by("sequence")
+        checkpoint_lines.parse(checkpoint_lines.line(one))
+        for one in AuditCheckpoint.objects.order_by("sequence")
     ]
     forge(built.first + 1, after={"n": 7})
     chain_anew(built.first + 1)
@@ -485,7 +486,7 @@ def test_a_batch_written_anew_with_all_that_follows_is_found_by_the_checkpoint(b
 
 
 def test_an_end_cut_off_with_the_head_set_back_is_found_by_a_checkpoint_kept_outside(built: Built) -> None:
-    outside = [checkpoints.parse(checkpoints.line(one)) for one in AuditCheckpoint.objects.all()]
+    outside = [checkpoint_lines.parse(checkpoint_lines.line(one)) for one in AuditCheckpoint.objects.all()]
     end = built.checkpoint - 1
     gone = AuditEvent.objects.filter(sequence__gt=end)
     SealedAssignment.objects.filter(batch__gt=end).delete()
@@ -599,7 +600,7 @@ def test_an_end_cut_off_since_it_was_last_verified_is_found(built: Built, from_s
 def test_an_incremental_walk_fits_a_checkpoint_of_the_event_before_it(built: Built) -> None:
     made = checkpoints.make(timezone.now())
     assert made
-    outside = [checkpoints.parse(checkpoints.line(made))]
+    outside = [checkpoint_lines.parse(checkpoint_lines.line(made))]
     record_events(1)
     stored = verify_and_store(from_scratch=True)
     assert stored.last_sequence == made.sequence + 1
@@ -618,7 +619,7 @@ def test_what_is_noted_is_kept_with_what_was_found(built: Built) -> None:
 
 
 def test_an_incremental_walk_is_compared_with_checkpoints_of_what_is_before_it(built: Built) -> None:
-    outside = [checkpoints.parse(checkpoints.line(one)) for one in AuditCheckpoint.objects.all()]
+    outside = [checkpoint_lines.parse(checkpoint_lines.line(one)) for one in AuditCheckpoint.objects.all()]
     verify_and_store(from_scratch=True)
     forge(built.first + 1, after={"n": 7})
     chain_anew(built.first + 1)

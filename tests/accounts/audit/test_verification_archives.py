@@ -14,13 +14,29 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from accounts.audit import archive_files, archive_vouching, archives, checkpoints, sealing
+from accounts.audit import (
+    archive_files,
+    archive_vouching,
+    archives,
+    checkpoints,
+    sealing,
+    signing_keys,
+)
 from accounts.audit.verification import verify, verify_and_store
-from accounts.models import AuditArchive, AuditCheckpoint, AuditEvent, SealedAssignment
+from accounts.models import (
+    AuditArchive,
+    AuditCheckpoint,
+    AuditEvent,
+    AuditSigningKey,
+    LaneAssignment,
+    SealedAssignment,
+)
+from accounts.tenancy import every_tenant
 from tests.accounts.audit.chains import (
     Built,
     Tampering,
     assign,
+    assignment,
     build,
     chain_anew,
     forge,
@@ -312,8 +328,10 @@ def test_rows_that_are_not_deleted_yet_hold_while_they_are_what_was_archived(
         leaf = SealedAssignment.objects.get(batch=3, index=1)
         set_row(leaf, hash="0" * 64)
         assert named() == ("assignment", 3, "altered")
+        with every_tenant("the test deletes"):
+            LaneAssignment.objects.filter(pk=leaf.pk).delete()
         leaf.delete()
-        assert verify(from_scratch=True).fault is None, "it was deleted, as it is to be"
+        assert verify(from_scratch=True).fault is None, "both were deleted, as they are to be"
         forge(2, action="thing.invent")
         assert named() == ("event", 2, "altered")
 
@@ -324,3 +342,36 @@ def test_what_was_put_among_the_archived_is_found(built: Built) -> None:
     assert named() == ("assignment", 5, "altered")
     SealedAssignment.objects.filter(generation_id=unknown).update(batch=2)
     assert named() == ("assignment", 2, "altered")
+
+
+def test_an_archived_generation_whose_assignment_is_put_there_again_has_two_proofs(
+    built: Built, tampering: Tampering
+) -> None:
+    archived = next(iter(built.batches.values()))[1]
+    with every_tenant("the test puts it there"):
+        assert not LaneAssignment.objects.filter(pk=archived).exists()
+        assignment(generation_id=archived, given_lane="high", reason="requested").save(force_insert=True)
+    assert named() == ("assignment", 0, "inserted")
+    assert sealing.seal(timezone.now(), sweep=True) == 1
+    batch = AuditEvent.objects.order_by("-sequence")[0].sequence
+    assert named() == ("assignment", batch, "inserted")
+    record_events(2)
+    assert checkpoints.make(timezone.now())
+    archives.archive(timezone.now(), timezone.now() + timedelta(days=1), least=1)
+    assert not SealedAssignment.objects.filter(pk=archived).exists()
+    assert named() == ("assignment", batch, "inserted"), "both are in archives"
+
+
+def test_a_key_that_nobody_introduced_is_found_although_the_event_of_the_first_one_is_archived(
+    built: Built,
+) -> None:
+    [first] = signing_keys.public_keys()
+    assert not AuditEvent.objects.filter(action__in=signing_keys.INTRODUCING).exists()
+    set_row(first, created_at=first.created_at - timedelta(days=1))
+    assert named() == ("key", 0, "unvouched")
+    set_row(first, created_at=first.created_at)
+    forged = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
+    AuditSigningKey.objects.create(
+        id=signing_keys.id_of(forged), public_key=forged, created_at=timezone.now()
+    )
+    assert named() == ("key", 0, "unvouched")

@@ -12,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from accounts.audit import checkpoints, verification
+from accounts.audit import checkpoint_lines, checkpoints, verification
 from accounts.models import AuditCheckpoint, AuditEvent, AuditHead, AuditVerification, SealedAssignment
 from tests.accounts.audit.chains import Built, Tampering, build, chain_anew, forge, record_events, set_row
 from tests.accounts.audit.own_state import settle
@@ -72,7 +72,7 @@ def test_a_broken_chain_is_an_error_that_says_what_where_what_holds_and_what_to_
 
 def test_checkpoints_of_a_file_are_compared(built: Built, tmp_path: Path) -> None:
     file = tmp_path / "kept.jsonl"
-    file.write_text("".join(checkpoints.line(one) + "\n" for one in AuditCheckpoint.objects.all()))
+    file.write_text("".join(checkpoint_lines.line(one) + "\n" for one in AuditCheckpoint.objects.all()))
     assert "The chain holds" in verify("--checkpoints", file)
     forge(built.first + 1, after={"n": 7})
     chain_anew(built.first + 1)
@@ -84,9 +84,13 @@ def test_checkpoints_of_a_file_are_compared(built: Built, tmp_path: Path) -> Non
 
 
 def test_checkpoints_in_the_anchor_file_are_compared_without_being_asked_for(built: Built) -> None:
+    # A line that somebody has spoiled keeps nothing from being compared with the others.
     file = verification.configuration().audit_anchor_file
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(checkpoints.line(one) + "\n" for one in AuditCheckpoint.objects.all()))
+    file.write_text(
+        "no checkpoint\n"
+        + "".join(checkpoint_lines.line(one) + "\n" for one in AuditCheckpoint.objects.all())
+    )
     AuditCheckpoint.objects.filter(sequence=built.checkpoint).delete()
     forge(built.first + 1, after={"n": 7})
     chain_anew(built.first + 1)
@@ -144,12 +148,19 @@ def test_lines_that_the_file_of_checkpoints_has_lost_are_a_note(built: Built, tm
         assert checkpoints.make(timezone.now())
     path = tmp_path / "audit" / "checkpoints.jsonl"
     path.parent.mkdir(exist_ok=True)
-    lines = [checkpoints.line(one) + "\n" for one in AuditCheckpoint.objects.order_by("at")]
+    lines = [checkpoint_lines.line(one) + "\n" for one in AuditCheckpoint.objects.order_by("at")]
     path.write_text("".join(lines))
     assert "has lost" not in verify()
     path.write_text("".join([*lines[:-2], lines[-1]]))
     said = verify()
-    assert f"Note: {path} has lost 1 checkpoint that it had" in said
+    assert f"Note: {path} has lost 1 checkpoint (the first of" in said
     assert "The chain holds" in said
+    path.write_text("".join(["no checkpoint\n", *lines[1:]]))
+    said = verify()
+    assert f"Note: {path} has lost 1 checkpoint" in said
+    assert (
+        f"Note: Not compared with all checkpoints that are kept outside: {path}, line 1: This is no" in said
+    )
     # Whoever names a file says what there is to compare with, and need not have had them all.
+    path.write_text(lines[-1])
     assert "has lost" not in verify("--checkpoints", path)

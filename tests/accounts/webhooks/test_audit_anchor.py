@@ -16,7 +16,7 @@ from django.utils import timezone
 from structlog.testing import capture_logs
 
 from accounts import audit
-from accounts.audit import anchors, checkpoints, signing_keys
+from accounts.audit import anchors, checkpoint_lines, checkpoints, signing_keys
 from accounts.audit.anchors import AnchorKind
 from accounts.models import AuditCheckpoint
 from tests.accounts.audit.own_state import settle
@@ -82,8 +82,8 @@ def test_a_checkpoint_arrives_signed_and_is_the_line_that_the_file_has(
     assert is_genuine(message, key.public_key)
     body = json.loads(message.body)
     assert body["type"] == "audit.checkpoint"
-    received = checkpoints.parse(json.dumps(body["data"]))
-    assert [received] == checkpoints.read_file(tmp_path / "audit" / "checkpoints.jsonl")
+    received = checkpoint_lines.parse(json.dumps(body["data"]))
+    assert [received] == checkpoint_lines.read_file(tmp_path / "audit" / "checkpoints.jsonl")
     assert checkpoints.fault_of(received) is None
 
 
@@ -148,7 +148,7 @@ def test_a_receiver_that_fails_does_not_keep_the_file_from_being_written(
     receiver.status = 500
     [checkpoint] = make()
     assert len(deliver()) == 1
-    assert (tmp_path / "audit" / "checkpoints.jsonl").read_text() == f"{checkpoints.line(checkpoint)}\n"
+    assert (tmp_path / "audit" / "checkpoints.jsonl").read_text() == f"{checkpoint_lines.line(checkpoint)}\n"
 
 
 def test_the_rules_of_webhooks_hold(receiver: Receiver, settle_here: Settle) -> None:

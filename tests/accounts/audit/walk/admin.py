@@ -14,7 +14,6 @@ from tests.accounts.audit.walk.stage import Act, Scenario, Stage
 from tests.factories import (
     ApiKeyFactory,
     EntitlementFactory,
-    GenerationFactory,
     LanguageModelFactory,
     MembershipFactory,
     SpeculationVerdictFactory,
@@ -215,7 +214,7 @@ ADMIN: Final[dict[str, Scenario]] = {
     ),
     "admin: accounts_entitlement_approve": Scenario(
         ("entitlement.approve",),
-        lambda s: s.admin("accounts_entitlement_approve", _requested(s), reason="agreed"),
+        lambda s: s.answered("accounts_entitlement_approve", _requested(s), reason="agreed"),
     ),
     "admin: accounts_entitlement_refuse": Scenario(
         ("entitlement.refuse",),
@@ -284,7 +283,7 @@ ADMIN: Final[dict[str, Scenario]] = {
     "admin: inference_publishedprefix_add": Scenario(("published_prefix.publish",), _publish),
     "admin: inference_publishedprefix_withdraw": Scenario(("published_prefix.withdraw",), _withdraw_prefix),
     "admin: inference_generation_cancel": Scenario(
-        ("generation.cancel",), lambda s: s.admin("inference_generation_cancel", GenerationFactory())
+        ("generation.cancel",), lambda s: s.admin("inference_generation_cancel", s.generation())
     ),
     "admin: logout": Scenario(("user.log_out",), _log_out),
 }

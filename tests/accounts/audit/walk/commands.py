@@ -22,7 +22,6 @@ from tests.factories import (
     AllowanceFactory,
     ApiKeyFactory,
     EntitlementFactory,
-    GenerationFactory,
     LanguageModelFactory,
     SpeculationVerdictFactory,
     TenantFactory,
@@ -107,7 +106,7 @@ def _count_failures(stage: Stage) -> Act:
 
 def _retain(stage: Stage) -> Act:
     long_ago = timezone.now() - timedelta(days=configuration().request_retention_days + 1)
-    generation = GenerationFactory(state="completed", ended_at=long_ago)
+    generation = stage.generation(state="completed", ended_at=long_ago)
     stage.secrets.append("m4rk-prompt")
     with every_tenant("the scenario is made past the verbs"):
         GenerationRequest.objects.create(generation=generation, task=b"m4rk-prompt")

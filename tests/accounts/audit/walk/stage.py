@@ -17,12 +17,21 @@ from django.urls import resolve, reverse
 from accounts import pepper
 from accounts.authentication import authenticate_key
 from accounts.models import Role, Tenant, User
+from accounts.tenancy import every_tenant
 from inference.api.attachment import Attachment
 from inference.api.bodies import read_body
 from inference.api.endpoint import Call, Endpoint
 from inference.api.limit_headers import CallLimits
 from inference.api.resource import endpoints_of
-from tests.factories import ApiKeyFactory, MembershipFactory, OperatorFactory, TenantFactory, UserFactory
+from tests.accounts.audit.chains import assignment
+from tests.factories import (
+    ApiKeyFactory,
+    GenerationFactory,
+    MembershipFactory,
+    OperatorFactory,
+    TenantFactory,
+    UserFactory,
+)
 from tests.fixtures.admin import filled
 
 #: Does what a scenario is about, once everything that it needs is there.
@@ -65,6 +74,13 @@ class Stage:
     def user(self, **fields: Any) -> Any:
         return UserFactory(**{"username": "m4rk-user", "email": "m4rk-user@example.com", **fields})
 
+    def generation(self, **fields: Any) -> Any:
+        """One with the lane assignment that it was accepted with."""
+        made: Any = GenerationFactory(**fields)
+        with every_tenant("the scenario is made past the verbs"):
+            assignment(generation_id=made.id).save(force_insert=True)
+        return made
+
     def sends(self, url: str, values: dict[str, Any] | None = None, client: Client | None = None) -> Act:
         """Open the page and send its form, as a browser does; an answer that shows a secret once is noted."""
         browser = client or self.operator
@@ -92,6 +108,16 @@ class Stage:
             return self.operator.post(
                 url, {**sent, preview.context["version_field"]: preview.context["version"]}
             )
+
+        return send
+
+    def answered(self, page: str, row: Any, /, **values: Any) -> Act:
+        """As ``admin``, for a question that goes by what it shows."""
+        url = reverse(f"admin:{page}", args=[row.pk])
+
+        def send() -> Any:
+            shown = self.operator.get(url).context
+            return self.operator.post(url, {**values, shown["version_field"]: shown["question"].version})
 
         return send
 
