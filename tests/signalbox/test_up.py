@@ -24,6 +24,7 @@ from signalbox.configuration import ROOT, Configuration
 from tests.fixtures.event_stream import EventStream, chat_stream
 from tests.fixtures.live_stack import free_port, install
 from tests.fixtures.processes import ManagedProcess
+from tests.signalbox.misplaced_key import ask, files_with, misplace, secret_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -45,6 +46,8 @@ class Up:
             "SIGNALBOX_PORT": str(self.port),
             "SIGNALBOX_LEASE_SECONDS": "3",
             "SIGNALBOX_DRAIN_SECONDS": "1",
+            # Its last bits do not depend on the batch: a text that another worker goes on with is the same.
+            "SIGNALBOX_BLAS": "stock",
         }
         self.process = ManagedProcess(
             "up",
@@ -157,13 +160,30 @@ def test_up_serves_survives_a_crash_and_stops_in_order(up: Up) -> None:
     assert {role: process["pid"] for role, process in found.items()} == {"up": up.process.pid, **running}
     assert (found["worker"]["model"], found["worker"]["state"]) == ("tiny", "serving")
 
-    # A killed worker is started again, and said so.
+    # A key that is sent to wherever it does not belong: what became of it is looked at in the end.
+    key = _KEY.search(up.output)[0]  # type: ignore[index]
+    statuses = misplace(status["url"], key, "tiny")
+    # 503: pages of an installation whose static files were not collected.
+    assert {200, 400, 401, 404} <= set(statuses) <= {200, 302, 400, 401, 403, 404, 415, 503}
+    token = (up.state_dir / "secrets" / "metrics_token").read_text().strip()
+    metrics = ask(status["url"], "GET", "/metrics", {"Authorization": f"Bearer {token}"})
+    assert metrics.status == 200
+    assert secret_of(key) not in metrics.body
+
+    # A killed worker is started again, and said so. Whoever was reading meanwhile sees a pause, and nothing else.
+    reader: Any = SimpleNamespace(base_url=status["url"], api_key=key, model="tiny")
+    undisturbed = chat_stream(reader, "Who, and why?", max_tokens=400).read_to_end()
+    stream = chat_stream(reader, "Who, and why?", max_tokens=400).read(5)
     os.kill(found["worker"]["pid"], signal.SIGKILL)
     wait_until(lambda: "! worker-tiny ended with signal SIGKILL; it is started again" in up.output, up)
-    wait_until(lambda: up.output.count("worker_serving") == 2, up)
+    stream.read_to_end()
+    assert stream.error is None
+    assert stream.text == undisturbed.text
+    assert stream.seqs == undisturbed.seqs
+    assert stream.event_ids[-1].endswith(".2"), "the next worker ended it"
+    assert up.output.count("worker_serving") == 2
 
     # So is a killed web process, and who was reading goes on behind the last event that came.
-    reader: Any = SimpleNamespace(base_url=status["url"], api_key=_KEY.search(up.output)[0], model="tiny")  # type: ignore[index]
     options = {"include_usage": True, "resumable": True}
     stream = chat_stream(reader, "When?", max_tokens=200, stream_options=options).read(5)
     killed = up.children()
@@ -194,6 +214,13 @@ def test_up_serves_survives_a_crash_and_stops_in_order(up: Up) -> None:
     assert up.output.rstrip().endswith("Stopped. All data is kept.")
     assert "SecurityWarning" not in up.output, "what root means is said once, in our own words"
     assert "does not run here" in up.status()
+
+    # The key is nowhere in what they have kept and written: database, Valkey's own file, and the log of each.
+    assert files_with(up.state_dir, secret_of(key)) == []
+    assert "db.sqlite3" in files_with(up.state_dir, key.split("_")[1]), "its prefix is"
+    assert any(name.startswith("valkey/") for name in files_with(up.state_dir, stream.generation[4:]))
+    for process in running:
+        assert list((up.state_dir / "logs").glob(f"{process}*.log")), f"{process} has no log"
 
 
 def test_a_second_up_keeps_the_data_shows_no_secret_and_takes_all_processes_along_when_it_is_killed(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,10 +51,7 @@ class Server:
         return self.process.log.read_text()
 
     def wait_for(self, text: str) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while text not in self.written:
-            assert time.monotonic() < deadline, f"{text!r} was not written\n{self.process.tail()}"
-            time.sleep(0.05)
+        self.process.wait_for(text, DEADLINE_S)
 
 
 def running(directory: Path) -> Iterator[Server]:
