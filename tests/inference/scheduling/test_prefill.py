@@ -207,6 +207,27 @@ def test_every_grant_keeps_the_rule(prompts: list[tuple[int, int]], chunk: int) 
 
 
 @given(arrivals)
+def test_in_no_lane_one_kind_of_prompt_goes_twice_while_the_other_waits(
+    arrivals: list[list[tuple[int, int]]],
+) -> None:
+    """So no short prompt waits for all of a long one, and long ones have every other grant of their lane at least."""
+    prefills, last = Prefills(), dict[int, bool]()
+    for arriving in arrivals:
+        for rank, length in arriving:
+            prefills.admit(rank, length)
+        parked = prefills.parked
+        chosen, _ = pick_prefill(parked, prefills.ledger, CHUNK, CAP)
+        if not chosen:
+            continue
+        served = parked[chosen[0]]
+        short = served.remaining <= CHUNK
+        kinds = {one.remaining <= CHUNK for one in parked if one.lane_rank == served.lane_rank}
+        assert len(kinds) == 1 or last.get(served.lane_rank) != short
+        last[served.lane_rank] = short
+        prefills.grant()
+
+
+@given(arrivals)
 def test_the_ledger_stays_as_small_as_what_waits(arrivals: list[list[tuple[int, int]]]) -> None:
     prefills = Prefills()
     for arriving in arrivals:

@@ -293,11 +293,10 @@ def test_the_marks_follow_the_executed_action() -> None:
 def test_nothing_that_keeps_waiting_is_starved_by_the_others() -> None:
     """From every state, held still, each kind of work comes within the ticks that the worst debt takes."""
     for start in EVERY_STATE:
-        if start.limits.interval == 0:
-            continue
+        starving = start.limits.interval == 0 and is_producing(start)
         worst = 2 * (2 * start.limits.interval + 2) + 2 * math.ceil(start.prefill_debt / CHUNK)
         expected = {
-            Action.PREFILL: start.prefills > 0,
+            Action.PREFILL: start.prefills > 0 and not starving,
             Action.DECODE: start.decoding > 0,
             Action.SPECULATE: start.speculative_pending,
         }
@@ -378,6 +377,38 @@ def test_beside_a_slot_job_a_lone_prompt_waits_twice_as_long_at_most(
         assert len(machine.actions) <= bound
 
 
+@given(
+    limits,
+    st.integers(1, 200),
+    st.integers(0, 1000),
+    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=8),
+)
+def test_streams_and_rounds_that_come_and_go_hold_a_lone_prompt_up_no_longer(
+    limits: PrefillLimits, prompt: int, open_debt: int, yielded: bool, others: list[tuple[int, bool]]
+) -> None:
+    """Whatever decodes in a tick and whether a round is pending, tick by tick, for ever."""
+    decision, left = TickDecision(Action.DECODE, open_debt, yielded, False), prompt
+    chunks = math.ceil(prompt / limits.chunk_tokens)
+    bound = chunks * (2 * limits.interval + 2) + 2 * math.ceil(open_debt / limits.chunk_tokens)
+    for ticks, (decoding, round_pending) in enumerate(itertools.cycle(others), 1):
+        decision = decide_tick(
+            TickState(
+                decoding=decoding,
+                prefills=1,
+                next_prefill_tokens=min(left, limits.chunk_tokens),
+                speculative_pending=round_pending,
+                limits=limits,
+                prefill_debt=decision.prefill_debt,
+                speculative_yielded=decision.speculative_yielded,
+            )
+        )
+        assert ticks <= bound
+        left -= limits.chunk_tokens * (decision.action is Action.PREFILL)
+        if left <= 0:
+            return
+
+
 @given(limits, rows, st.integers(1, 8), st.booleans())
 def test_waiting_prompts_get_a_chunk_in_every_window_of_their_shared_interval(
     limits: PrefillLimits, decoding: int, waiting: int, slot_job: bool
@@ -388,6 +419,31 @@ def test_waiting_prompts_get_a_chunk_in_every_window_of_their_shared_interval(
         machine.tick()
     for start in range(len(machine.actions) - window):
         assert Action.PREFILL in machine.actions[start : start + window]
+
+
+@given(limits, rows, st.integers(1, 8), st.integers(1, 64), st.booleans())
+def test_a_slice_0_that_always_waits_is_one_of_the_prompts_that_share_the_interval(
+    limits: PrefillLimits, decoding: int, prefills: int, slice_tokens: int, prompt_last: bool
+) -> None:
+    """One kind or the other has a tick in any ⌈interval / K⌉ + 1, and each of them in twice as many."""
+    window = math.ceil(limits.interval / (prefills + 1)) + 1
+    state = TickState(
+        decoding=decoding,
+        prefills=prefills,
+        next_prefill_tokens=limits.chunk_tokens,
+        speculative_pending=True,
+        speculative_prompt_tokens=min(slice_tokens, limits.chunk_tokens),
+        limits=limits,
+        slice_prompt_last=prompt_last,
+    )
+    actions: list[Action] = []
+    for _ in range(window * 12):
+        decision = decide_tick(state)
+        actions.append(decision.action)
+        state = following(state, decision)
+    for start in range(len(actions) - 2 * window):
+        assert {Action.PREFILL, Action.SPECULATE} & {*actions[start : start + window]}
+        assert {Action.PREFILL, Action.SPECULATE} <= {*actions[start : start + 2 * window]}
 
 
 @given(
