@@ -18,6 +18,7 @@ from scripts.set_up.problems import SetUpError, refused
 _ASK = """
 import json, sys
 sys.path.insert(1, "platform")
+from scripts.set_up.problems import SetUpError, need_space
 from signalbox.configuration import configuration
 from signalbox.supervision.instance_lock import AlreadyRunningError, InstanceLock
 settings = configuration()
@@ -25,13 +26,14 @@ answer = {"state_dir": str(settings.state_dir), "default_model": settings.defaul
 try:
     if "unless-running" in sys.argv:
         InstanceLock(settings.state_dir).refuse_a_second()
-except AlreadyRunningError as error:
-    answer["refusal"] = str(error)
-else:
     if "prepare" in sys.argv:
         from inference.engine.blas import prepare_blas
+        if not (settings.state_dir / "static.stamp").exists():
+            need_space(settings.state_dir, 150, "The state directory")
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         answer["warning"] = prepare_blas(settings.blas_dir, settings.blas).warning
+except (AlreadyRunningError, SetUpError) as error:
+    answer["refusal"] = str(error)
 print(json.dumps(answer))
 """
 
@@ -76,7 +78,7 @@ def _set_up(*, for_tests: bool) -> None:
 
 
 def _ask(what: str, *words: str) -> dict[str, str]:
-    """What ``_ASK`` answers. Raises ``SetUpError`` when the installation runs and was not to."""
+    """What ``_ASK`` answers. Raises ``SetUpError`` when the installation runs and was not to, or has no room."""
     answer: dict[str, str] = json.loads(commands.run(what, [PYTHON, "-c", _ASK, *words]))
     if "refusal" in answer:
         raise SetUpError(answer["refusal"])

@@ -44,8 +44,15 @@ def _key_lines(bootstrap: Bootstrap) -> list[str]:
 
 
 def _curl(url: str, key: str, model: str) -> list[str]:
+    # Short, and of the likeliest words: a very small model strays otherwise.
     body = json.dumps(
-        {"model": model, "stream": True, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+        {
+            "model": model,
+            "stream": True,
+            "max_tokens": 64,
+            "temperature": 0,
+            "messages": [{"role": "user", "content": "Why is the sky blue?"}],
+        }
     )
     return [
         f"  curl -N {url}/v1/chat/completions \\",
