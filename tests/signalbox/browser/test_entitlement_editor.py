@@ -99,6 +99,8 @@ def test_a_budget_is_previewed_requested_approved_by_another_operator_and_narrow
     expect(other.get_by_text("operator asked for it.")).to_be_visible()
     expect(other.get_by_role("heading", name="What approving it does")).to_be_visible()
     other.get_by_role("link", name="Approve").click()
+    expect(other.get_by_role("heading", name="Takes a second operator")).to_be_visible()
+    assert violations(other, within="#content-main") == []
     other.get_by_label("Reason").fill("as agreed")
     other.get_by_role("button", name="Approve it").click()
     expect(other.get_by_text("Yard: high is approved.")).to_be_visible()
