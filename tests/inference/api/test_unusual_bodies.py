@@ -6,7 +6,6 @@ On every route that takes a body, and on the chat socket, of the running product
 from __future__ import annotations
 
 import json
-import re
 import threading
 import urllib.error
 import urllib.request
@@ -21,11 +20,10 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from inference.api.bodies import MAX_NODES
-from inference.api.resource import endpoints_of
-from inference.api.urls import urlpatterns
 from tests.fixtures.live_stack import LiveStack
 from tests.inference.api.bodies import CHAT, TEXT
 from tests.inference.api.organization.test_official_client import client_of
+from tests.inference.api.routes import taking_bodies
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -81,16 +79,6 @@ FOR_ANY: list[str] = [
     json.dumps({f"field {number}": number for number in range(5000)}),
     json.dumps({"metadata": [[]] * (MAX_NODES + 1)}),
 ]
-
-
-def taking_bodies() -> list[tuple[str, str]]:
-    """Method and path of every route below ``/v1`` that takes a body, for things that are not there."""
-    return [
-        (endpoint.method, "/v1/" + re.sub(r"<\w+:\w+>", "0" * 32, str(pattern.pattern)))
-        for pattern in urlpatterns
-        for endpoint in endpoints_of(pattern.callback)
-        if endpoint.body is not None
-    ]
 
 
 def send(stack: LiveStack, key: str, method: str, path: str, text: str) -> tuple[int, dict[str, Any]]:
@@ -161,7 +149,7 @@ def test_v1_what_is_unusual_of_a_prompt_is_answered_or_refused_by_name_and_a_str
 def test_v1_no_route_that_takes_a_body_fails_on_an_unusual_one_and_a_stream_does_not_notice(
     live_stack: LiveStack,
 ) -> None:
-    routes = taking_bodies()
+    routes = [(endpoint.method, path) for path, endpoint, _ in taking_bodies()]
     assert {("POST", CHAT), ("POST", TEXT), ("POST", "/v1/organization/projects")} <= set(routes)
     with client_of(live_stack, "operator") as operator, beside_streams(live_stack):
         for method, path in routes:
