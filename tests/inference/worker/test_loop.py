@@ -138,6 +138,9 @@ def test_prompts_beside_streams_run_as_the_tick_rule_says(
     assert worker.turns(10) == [prefill, decode, decode] * 3 + [prefill]
     assert worker.loop.roster.decoding_rows == 2
     assert worker.metrics.prefill_chunks.value == 2 + 4
+    assert worker.metrics.prefill_tokens.value == len(PROMPT) + len(LONG_PROMPT)
+    assert worker.metrics.prefill_debt.value == 12 * 2
+    assert (worker.metrics.chunk_tokens.value, worker.metrics.interval.value) == (16, 2)
 
 
 def test_long_prompts_take_turns_and_a_short_one_passes_between_them(
@@ -178,6 +181,9 @@ def test_ticks_tokens_and_latencies_are_counted(worker: HandDrivenWorker, model:
     assert series['generations_total{state="completed",lane="normal"}'] == 1
     assert series['time_to_first_token_seconds_count{lane="normal"}'] == 1
     assert series['inter_token_seconds_bucket{lane="normal",le="+Inf"}'] == 11
+    assert series['queue_wait_seconds_count{lane="normal"}'] == 1
+    for action in ("prefill", "decode"):
+        assert series[f'tick_seconds_total{{action="{action}"}}'] > 0
 
 
 # Cancelling

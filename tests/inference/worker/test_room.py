@@ -71,6 +71,7 @@ def test_a_higher_lane_takes_the_row_of_a_lower_one_which_goes_on_to_the_token(
     high = ask(model, HIGH, prompt=PROMPT[:7], max_tokens=3)
     assert look(worker).deferred[0].verdict is Verdict.DEFER_NO_ROW
     assert make_room(worker) == high
+    assert (worker.metrics.preemptions(LOW).value, worker.metrics.requeues.value) == (1, 1)
     worker.claim(promised=high)
     worker.run_dry()
     assert end_of(worker.log(high)).state is EndState.COMPLETED
@@ -132,6 +133,24 @@ def test_what_does_not_fit_waits_until_it_does_and_what_fits_passes(
     assert worker.holdings.occupied()[1] <= 4 * step
     for key in engine.keys:
         engine.drop(key)
+
+
+def test_while_rows_decode_the_watermark_is_kept_free(
+    model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    step = engine.kv_step * engine.kv_bytes_per_token
+    settings = replace(SETTINGS, kv_budget_bytes=4 * step, kv_watermark_percent=50)
+    worker = HandDrivenWorker(engine, valkey, model.name, settings=settings)
+    running = submit(model, max_tokens=4)
+    worker.claim()
+    waits = submit(model, max_tokens=engine.kv_step)  # two steps with its prompt
+    worker.turn()
+    worker.turn_until(lambda: worker.loop.roster.decoding_rows == 1)
+    assert look(worker).deferred[0].verdict is Verdict.DEFER_NO_ROOM
+    worker.run_dry()
+    assert end_of(worker.log(running)).state is EndState.COMPLETED
+    assert worker.claim().task.generation == waits, "nothing decodes any more"
+    assert worker.metrics.kv_budget.value == 4 * step
 
 
 def test_a_chats_next_turn_finds_the_last_one_cached_and_says_so(

@@ -16,10 +16,10 @@ from accounts.models import Entitlement
 from accounts.principal import Principal
 from accounts.tenancy import every_tenant
 from inference.engine.engine import Engine
-from inference.messages import CancelReason, Delta, EndState, Sampling
+from inference.messages import CancelReason, Delta, EndState, PrefillProgress, Sampling
 from inference.models import DrafterKind, LanguageModel
 from inference.scheduling.speculation import DeclineReason, Outcome, SpeculationMode, Verdict
-from inference.scheduling.tick import Action
+from inference.scheduling.tick import Action, PrefillLimits
 from inference.worker.metrics import Stage
 from inference.worker.requests import Cancel, Reconfigure, Rule
 from tests.inference.doors import entitled_principal
@@ -35,6 +35,7 @@ from tests.inference.worker.conftest import (
     text_of,
     tokens_of,
 )
+from tests.inference.worker.test_loop import published
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "scheduling" / "vectors" / "rotation.json").read_text())[
     "cases"
@@ -117,8 +118,9 @@ def tokens_for(slices: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])
 def test_the_golden_schedules(
-    case: dict[str, Any], model: LanguageModel, slot_worker: Callable[..., SlotWorker]
+    case: dict[str, Any], model: LanguageModel, engine: Engine, slot_worker: Callable[..., SlotWorker]
 ) -> None:
+    expected = alone(engine, SHORT, GREEDY, 1 + max(job["rounds"] for job in case["jobs"]))
     worker = slot_worker(grant_rounds=case["budget"])
     tags: dict[str, str] = {}
     for job in case["jobs"]:
@@ -134,6 +136,9 @@ def test_the_golden_schedules(
             worker.loop.ask(Cancel({jobs[job["tag"]]: CancelReason.CLIENT_REQUESTED}))
     worker.run_dry()
     assert [[tags[key], slices] for key, slices in worker.grants] == case["schedule"]
+    for job in case["jobs"]:
+        said = 0 if job.get("swept") or job.get("cancelled") else 1 + job["rounds"]
+        assert tokens_of(worker.log(jobs[job["tag"]])) == expected[:said]
 
 
 def test_three_jobs_say_what_each_says_alone_whatever_is_guessed(
@@ -160,6 +165,13 @@ def test_three_jobs_say_what_each_says_alone_whatever_is_guessed(
             usage.accepted_prediction_tokens + usage.rejected_prediction_tokens
         )
     assert worker.metrics.rotations.value > 0
+    lane, series = worker.metrics.slot("normal"), worker.metrics.counters.snapshot()
+    usages = [end_of(worker.log(key)).usage for key in keys]
+    assert lane.accepted.value == sum(usage.accepted_prediction_tokens for usage in usages)
+    assert lane.rejected.value == sum(usage.rejected_prediction_tokens for usage in usages)
+    assert lane.proposed.value == lane.accepted.value + lane.rejected.value
+    assert lane.rounds.value == worker.actions.count(Action.SPECULATE) - len(keys), "all but the slices 0"
+    assert min(series["draft_seconds_total"], series["verify_seconds_total"]) > 0
     assert engine.keys == ()
     assert engine.drafter.holder is None
 
@@ -177,7 +189,18 @@ def test_the_first_of_many_holds_the_slot_two_wait_and_the_others_decode_plainly
     assert snapshot.slot.holder is not None
     assert snapshot.slot.holder.generation == keys[0]
     assert [waiter.generation for waiter in snapshot.slot.waiting] == keys[1:3]
-    worker.run_dry()
+    assert worker.metrics.slot_waiting.value == 2
+    # Between its park and the next grant the ring holds one more, and lets nobody else in.
+    worker.turn_until(lambda: worker.metrics.slot("normal").parks.value == 1)
+    keys.append(submit(model, prompt=SHORT, max_tokens=6))
+    worker.claim()
+    worker.turn()
+    assert worker.metrics.declines(DeclineReason.BACKLOG_FULL).value == 3
+    most = 0
+    while worker.turn() is not Action.IDLE:
+        most = max(most, int(worker.metrics.slot_waiting.value))
+    assert most == 3
+    assert {key for key, _ in worker.grants} == {*keys[:3]}
     assert all(end_of(worker.log(key)).state is EndState.COMPLETED for key in keys)
 
 
@@ -228,6 +251,56 @@ def test_a_waiter_that_the_policy_declines_at_its_turn_decodes_plainly_and_loses
     assert {key for key, _ in worker.grants} == {first}
     assert tokens_of(worker.log(second)) == expected
     assert tokens_of(worker.log(first)) == expected
+
+
+def test_a_declined_waiter_goes_before_the_prompts_that_came_after_it_and_the_next_has_the_slot_in_the_same_tick(
+    model: LanguageModel, valkey: redis.Redis, slot_worker: Callable[..., SlotWorker]
+) -> None:
+    worker = slot_worker(grant_rounds=2)
+    first = submit(model, prompt=SHORT, max_tokens=12)
+    # Two of these do not share a tick of 16 tokens.
+    waiter, *later = (submit(model, prompt=PROMPT[:12], max_tokens=6) for _ in range(3))
+    worker.admit(first, waiter)
+    worker.turn_until(lambda: worker.metrics.slot("normal").parks.value == 1)
+    worker.use(mode=SpeculationMode.OFF)
+    worker.admit(*later)
+    # The last action was a slice, so that one of the others is run first.
+    assert worker.turns(2) == [Action.PREFILL, Action.SPECULATE]
+    assert [key for key, _ in worker.grants] == [first, first], "the waiter was tried, and took no tick"
+    worker.run_dry()
+    prompts = [key for key, one in published(valkey) if isinstance(one, PrefillProgress)]
+    assert prompts == [first, later[0], waiter, later[1]]
+
+
+@pytest.mark.usefixtures("drafter")
+def test_a_waiter_s_slice_0_is_one_slice_however_many_chunks_it_takes_once_they_are_smaller(
+    model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    expected = alone(engine, SHORT, GREEDY, 4)
+    worker = HandDrivenWorker(engine, valkey, model.name, settings=speculating(grant_rounds=2))
+    first, second = (submit(model, prompt=SHORT, max_tokens=4) for _ in range(2))
+    worker.claim()
+    worker.claim()
+    worker.turn()
+    smaller = replace(speculating(grant_rounds=2), limits=PrefillLimits(chunk_tokens=3, interval=2))
+    worker.loop.ask(Reconfigure(smaller))
+    worker.turn_until(lambda: worker.metrics.slot("normal").parks.value == 1)
+    before = worker.metrics.ticks[Action.SPECULATE].value
+    worker.turn_until(lambda: len(tokens_of(worker.log(second))) == 2)
+    assert worker.metrics.ticks[Action.SPECULATE].value - before == 3 + 1, (
+        "8 tokens in chunks of 3, and a round"
+    )
+    assert worker.metrics.slot("normal").parks.value == 2
+    worker.run_dry()
+    assert [tokens_of(worker.log(key)) for key in (first, second)] == [expected, expected]
+
+
+def test_a_probe_is_a_slice(model: LanguageModel, slot_worker: Callable[..., SlotWorker]) -> None:
+    worker = slot_worker(mode=SpeculationMode.MEASURED, grant_rounds=2)
+    first, second = (submit(model, prompt=SHORT, max_tokens=length) for length in (4, 3))
+    worker.admit(first, second)
+    worker.run_dry()
+    assert worker.grants == [(first, 2), (second, 2), (first, 2), (second, 1)]
 
 
 def test_a_parked_job_whose_drafter_is_lost_goes_on_in_the_batch(
@@ -306,7 +379,9 @@ def test_who_is_cancelled_at_the_slot_leaves_nothing_behind(
         worker.turn_until(lambda: worker.metrics.slot("normal").parks.value == 1)
     worker.loop.ask(Cancel({victim: CancelReason.CLIENT_DISCONNECTED}))
     worker.run_dry()
-    assert end_of(worker.log(victim)).state is EndState.CANCELLED
+    end, said = end_of(worker.log(victim)), tokens_of(worker.log(victim))
+    assert end.state is EndState.CANCELLED
+    assert (end.usage.completion_tokens, bool(said)) == (len(said), stage is not Stage.WAITING)
     assert worker.metrics.cancellations(stage, CancelReason.CLIENT_DISCONNECTED).value == 1
     survivor = second if victim == first else first
     assert end_of(worker.log(survivor)).usage.completion_tokens == 40
@@ -405,6 +480,19 @@ def test_a_verdict_against_it_keeps_new_ones_out_and_lets_who_runs_finish(
     assert [key for key, _ in worker.grants] == [first]
     assert worker.grants[0][1] == 20
     assert end_of(worker.log(second)).state is EndState.COMPLETED
+
+
+def test_a_verdict_against_it_stops_no_parked_job(
+    model: LanguageModel, slot_worker: Callable[..., SlotWorker]
+) -> None:
+    worker = slot_worker(mode=SpeculationMode.MEASURED, grant_rounds=2)
+    keys = [submit(model, prompt=SHORT, max_tokens=8) for _ in range(2)]
+    worker.admit(*keys)
+    worker.turn_until(lambda: worker.metrics.slot("normal").grants.value == 3)
+    worker.loop.ask(Rule(verdict(Outcome.DECLINED, 0.8)))
+    worker.run_dry()
+    assert sum(slices for key, slices in worker.grants if key == keys[1]) == 8
+    assert worker.metrics.slot("normal").grants.value > 4
 
 
 def test_who_speculates_joins_the_batch_when_the_load_makes_that_better(
