@@ -17,6 +17,7 @@ from inference.dispatch import presence, token_log
 from inference.dispatch.heartbeats import heartbeats
 from inference.dispatch.queue import DispatchQueue
 from inference.engine.engine import Engine
+from inference.engine.results import StepResult
 from inference.messages import CancelReason, Heartbeat
 from inference.models import DrafterKind, Generation, GenerationRun, LanguageModel, Worker
 from inference.models.generation import GenerationState
@@ -279,6 +280,61 @@ def test_a_higher_lane_runs_at_once_in_a_full_worker_and_the_lower_one_loses_not
     with every_tenant("the test looks"):
         outcomes = GenerationRun.objects.filter(generation_id=UUID(low)).order_by("epoch")
         assert list(outcomes.values_list("outcome", flat=True)) == ["preempted", "completed"]
+
+
+def test_without_preemption_a_higher_lane_waits_and_lanes_take_turns_by_the_floor_that_is_set(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis
+) -> None:
+    LanguageModel.objects.update(slots=1, preemption=False, lane_floor=1)
+    model.refresh_from_db()
+    worker = start_worker()
+    high, low = (entitled_principal(lane) for lane in ("high", "low"))
+    running = submit(model, by=low, requested_lane="low", max_tokens=60)
+    wait_for_tokens(valkey, running, 1)
+    waiting = [submit(model, by=high, requested_lane="high", max_tokens=2) for _ in range(3)]
+    waiting += [submit(model, by=low, requested_lane="low", max_tokens=2) for _ in range(2)]
+    rows = [wait_for_state(each, GenerationState.COMPLETED) for each in (running, *waiting)]
+    in_turn = sorted(rows, key=lambda one: one.claimed_at or one.created_at)
+    assert in_turn[0] == rows[0]
+    assert [one.lane.name for one in in_turn[1:]] == ["high", "low", "high", "low", "high"]
+    assert worker.process.metrics.preemptions("low").value == 0
+
+
+def test_what_finds_no_memory_is_counted_once_and_runs_when_there_is_some(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis
+) -> None:
+    LanguageModel.objects.update(kv_budget_mib=1)  # 2,048 tokens of the tiny model
+    model.refresh_from_db()
+    metrics = start_worker().process.metrics
+    first = submit(model, max_tokens=1500)
+    wait_for_tokens(valkey, first, 1)
+    second = submit(model, max_tokens=1000)
+    wait_until(lambda: metrics.deferrals(1).value == 1)
+    cancellation.cancel(UUID(first), CancelReason.CLIENT_REQUESTED)
+    wait_for_tokens(valkey, second, 1)
+    assert metrics.deferrals(1).value == 1
+    assert row(first).state != GenerationState.COMPLETED
+    cancellation.cancel(UUID(second), CancelReason.CLIENT_REQUESTED)
+
+
+def test_a_worker_whose_backend_keeps_failing_ends_unready_and_leaves_the_rest_in_the_queue(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(engine: Engine, *, more: bool = True) -> StepResult:
+        raise MemoryError("device")
+
+    monkeypatch.setattr(Engine, "decode", breaks)
+    LanguageModel.objects.update(slots=1)
+    model.refresh_from_db()
+    worker = start_worker()
+    generations = [submit(model, unattended=True) for _ in range(6)]
+    wait_until(lambda: worker.end is not None)
+    assert worker.end is LoopEnd.BACKEND_FAILED
+    assert heartbeats(valkey) == [], "nobody takes it for one that serves"
+    waiting = [one for one in generations if row(one).state in LIVE]
+    assert len(waiting) >= 4
+    assert DispatchQueue(valkey).contains(waiting) == set(waiting)
+    assert valkey.zcard(f"dispatch:leases:{model.name}") == 0
 
 
 def test_a_worker_is_a_row_from_its_start_to_its_end(
