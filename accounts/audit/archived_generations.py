@@ -8,11 +8,15 @@ memory, so that they are kept on the disk while the walk lasts.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 from uuid import UUID
 
 from accounts.audit.faults import Broken, FaultKind, FaultReason
+
+#: Of a million generations all stay in memory; of more, what was not asked for lately is read again.
+_MEMORY_KIB: Final = 64 * 1024
 
 
 class ArchivedGenerations:
@@ -24,6 +28,7 @@ class ArchivedGenerations:
         # Without a name it is a file that SQLite deletes by itself, once it is more than some pages.
         self._seen = sqlite3.connect("")
         self._seen.execute("PRAGMA journal_mode = OFF")
+        self._seen.execute(f"PRAGMA cache_size = -{_MEMORY_KIB}")
         self._seen.execute("CREATE TABLE seen (generation BLOB PRIMARY KEY, batch INTEGER) WITHOUT ROWID")
 
     def __enter__(self) -> Self:
@@ -34,13 +39,17 @@ class ArchivedGenerations:
     ) -> None:
         self._seen.close()
 
-    def add(self, generation_id: UUID, batch: int) -> None:
-        """The archived event ``batch`` seals it. Raises ``Broken`` where another one does too."""
-        self.known = True
+    def add(self, generations: Sequence[UUID], batch: int) -> None:
+        """The archived event ``batch`` seals them. Raises ``Broken`` at one that another one seals too."""
+        self.known = self.known or bool(generations)
+        rows = ((one.bytes, batch) for one in generations)
         try:
-            self._seen.execute("INSERT INTO seen VALUES (?, ?)", (generation_id.bytes, batch))
+            self._seen.executemany("INSERT INTO seen VALUES (?, ?)", rows)
         except sqlite3.IntegrityError as error:
-            raise sealed_again(generation_id, self.batch_of(generation_id), batch) from error
+            # Those before it were put in, of this batch.
+            twice = [one for one in generations if self.batch_of(one) not in (0, batch)]
+            one = twice[0] if twice else next(one for one in generations if generations.count(one) > 1)
+            raise sealed_again(one, self.batch_of(one), batch) from error
 
     def batch_of(self, generation_id: UUID) -> int:
         """The archived event that seals it; 0: none of those that were read."""

@@ -159,8 +159,7 @@ class Walk:
         for event in archive_checks.events_of(archive, self._task.archives_dir):
             leftovers.compare(event)
             vouching.hear(event.sequence, event.vouches_for)
-            for generation_id in event.generations:
-                self._archived.add(generation_id, event.sequence)
+            self._archived.add(event.generations, event.sequence)
             self._introduced.update(event.introduces)
             self.found.events += 1
             self.found.assignments += len(event.leaves)
