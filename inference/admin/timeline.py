@@ -114,8 +114,9 @@ def _rows(story: Story, axis: _Axis) -> Iterable[Row]:
     runs = {run.epoch: run for run in story.runs}
     waiting_since, number = 0.0, 0
     lost_since: float | None = None
-    spans = (event[2] for run in story.runs for event in run.events if event[1] == EventKind.TOKENS)
-    fastest = max((words.rate_of(details) or 0.0 for details in spans), default=0.0)
+    fastest = words.top_rate(
+        [event[2] for run in story.runs for event in run.events if event[1] == EventKind.TOKENS]
+    )
     for epoch in range(1, story.epoch + 1):
         run = runs.get(epoch)
         if run is None and story.claimed is None:  # only a withdrawal takes an epoch without a claim
@@ -258,7 +259,7 @@ def _chunk(event: Event, title: str, axis: _Axis, *, odd: bool) -> DrawnBar:
 def _tokens(event: Event, title: str, fastest: float, axis: _Axis) -> DrawnBar:
     at, _, details = event
     rate = words.rate_of(details)
-    share = 1.0 if rate is None or not fastest else rate / fastest
+    share = 1.0 if rate is None or not fastest else min(1.0, rate / fastest)
     return _bar(Bar.TOKENS, at, at + details.get("s", 0.0), max(2.0, _TALL * share), title, axis)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -90,6 +91,19 @@ def rate_of(details: Mapping[str, Any]) -> float | None:
     """Tokens per second of a span of tokens; None if it took no time to speak of."""
     seconds = details.get("s", 0.0)
     return float(details.get("tokens", 0) / seconds) if seconds >= _SHORTEST_S else None
+
+
+def top_rate(spans: Sequence[Mapping[str, Any]]) -> float:
+    """The tokens per second that a column as high as can be stands for; 0 without spans.
+
+    Of spans at least half as long as most: the last one often holds a single token that came at once, beside which
+    all others would look slow.
+    """
+    lengths = [details.get("s", 0.0) for details in spans]
+    enough = statistics.median(lengths) / 2 if lengths else 0.0
+    return max(
+        (rate_of(one) or 0.0 for one, s in zip(spans, lengths, strict=True) if s >= enough), default=0.0
+    )
 
 
 def facts(events: Sequence[Event]) -> list[str]:

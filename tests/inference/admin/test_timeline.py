@@ -112,6 +112,14 @@ def test_every_shape_is_inside_the_drawing_and_bars_are_in_order(told: Story) ->
         assert times == sorted(times)
 
 
+def test_a_last_token_that_came_at_once_makes_no_other_look_slow() -> None:
+    spans: list[Event] = [(float(at), EventKind.TOKENS, {"s": 1.0, "tokens": 8}) for at in range(4)]
+    spans.append((4.0, EventKind.TOKENS, {"s": 0.01, "tokens": 1}))
+    [row] = draw(story(epoch=1, runs=[run(1, 0.0, 5.0, *spans)])).rows
+    heights = {bar.height for bar in row.bars if bar.kind is Bar.TOKENS}
+    assert len(heights) == 1
+
+
 @given(st.floats(0.001, 3_000_000))
 def test_an_axis_has_few_round_moments_inside_the_drawing(total: float) -> None:
     moments = ticks(total)
