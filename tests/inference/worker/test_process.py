@@ -310,6 +310,7 @@ def test_what_finds_no_memory_is_counted_once_and_runs_when_there_is_some(
     wait_for_tokens(valkey, first, 1)
     second = submit(model, max_tokens=1000)
     wait_until(lambda: metrics.deferrals(1).value == 1)
+    wait_for_state(submit(model, max_tokens=2), GenerationState.COMPLETED)  # what fits passes it
     cancellation.cancel(UUID(first), CancelReason.CLIENT_REQUESTED)
     wait_for_tokens(valkey, second, 1)
     assert metrics.deferrals(1).value == 1

@@ -153,6 +153,33 @@ def test_while_rows_decode_the_watermark_is_kept_free(
     assert worker.metrics.kv_budget.value == 4 * step
 
 
+def test_of_the_prefix_cache_the_requester_s_own_goes_last(
+    model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    step = engine.kv_step * engine.kv_bytes_per_token
+    room = replace(SETTINGS, kv_budget_bytes=4 * step, kv_watermark_percent=0, prefix_cache_bytes=4 * step)
+    worker = HandDrivenWorker(engine, valkey, model.name, settings=room)
+    own, others = ([first, *PROMPT] * 10 for first in (5, 6))  # most of a step each
+    requester = entitled_principal(HIGH)
+    for by, prompt in ((requester, own), (entitled_principal(HIGH), others)):  # its own is the older one
+        submit(model, by=by, requested_lane=HIGH, prompt=prompt, max_tokens=2)
+        worker.claim()
+        worker.run_dry()
+    ask(model, LOW, max_tokens=engine.kv_step)
+    worker.claim()
+    worker.turns(3)
+    high = submit(model, by=requester, requested_lane=HIGH, prompt=[*own, 7], max_tokens=2 * engine.kv_step)
+    evictions = engine.prefix_counters.evictions
+    assert make_room(worker) == high
+    assert engine.prefix_counters.evictions > evictions, "the victim's bytes do not suffice"
+    worker.claim(promised=high)
+    worker.turn_until(lambda: len(worker.log(high)) > 0)
+    assert worker.loop.roster[high].cached_tokens >= len(own)
+    for key in engine.keys:
+        engine.drop(key)
+    engine.set_prefix_budget(0)
+
+
 def test_a_chats_next_turn_finds_the_last_one_cached_and_says_so(
     model: LanguageModel, engine: Engine, valkey: redis.Redis
 ) -> None:
