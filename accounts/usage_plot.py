@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -235,22 +235,28 @@ def _time_axis(starts: Sequence[datetime], ends: Sequence[datetime], zone: ZoneI
     local_starts = [start.astimezone(zone) for start in starts]
     count = len(starts)
     if any(end - start >= _ALMOST_A_DAY for start, end in zip(starts, ends, strict=True)):
-        labels = _day_labels(local_starts, every=math.ceil(count / _LABELS))
+        every = math.ceil(count / _LABELS)
+        labels = _day_labels({index: local_starts[index] for index in range(0, count, every)})
     else:
         hours = next((step for step in _ROUND_HOURS if count / step <= _LABELS), _ROUND_HOURS[-1])
-        labels = {
-            index: f"{local:%H:%M}" if local.hour else _day(local)
+        round_hours = {
+            index: local
             for index, local in enumerate(local_starts)
             if local.hour % hours == 0 and local.minute == 0
         }
+        if hours == _ROUND_HOURS[-1]:
+            labels = _day_labels(round_hours)
+        else:
+            labels = {
+                index: f"{local:%H:%M}" if local.hour else _day(local) for index, local in round_hours.items()
+            }
     return tuple(_tick(100 / count * (index + 0.5), label) for index, label in labels.items())
 
 
-def _day_labels(days: Sequence[datetime], *, every: int) -> dict[int, str]:
+def _day_labels(days: Mapping[int, datetime]) -> dict[int, str]:
     labels: dict[int, str] = {}
     month = None
-    for index in range(0, len(days), every):
-        day = days[index]
+    for index, day in days.items():
         labels[index] = _day(day) if day.month != month else str(day.day)
         month = day.month
     return labels

@@ -109,9 +109,11 @@ def test_a_day_of_the_calendar_is_named_and_not_measured() -> None:
     assert [tick.label for tick in plot.time_axis] == ["1 Mar", "6", "11", "16", "21", "26", "31"]
 
 
-def test_a_month_is_named_where_it_begins_and_not_with_each_of_its_days() -> None:
-    *starts, until = [datetime(2026, 11, 27, tzinfo=UTC) + timedelta(days=n) for n in range(8)]
-    plot = draw([], starts=starts, until=until, zone=ZoneInfo("UTC"), title="Tokens by day")
+@pytest.mark.parametrize("each", [timedelta(days=1), timedelta(hours=1)])
+def test_a_month_is_named_where_it_begins_and_not_with_each_of_its_days(each: timedelta) -> None:
+    first, week = datetime(2026, 11, 27, tzinfo=UTC), timedelta(days=7)
+    starts = [first + n * each for n in range(week // each)]
+    plot = draw([], starts=starts, until=first + week, zone=ZoneInfo("UTC"), title="Tokens by day or hour")
     assert [tick.label for tick in plot.time_axis] == ["27 Nov", "28", "29", "30", "1 Dec", "2", "3"]
 
 
