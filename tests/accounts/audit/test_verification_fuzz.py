@@ -58,7 +58,7 @@ _TABLES = (
     AuditSigningKey,
 )
 _EXAMPLES = settings(
-    max_examples=24,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -170,7 +170,7 @@ def _is_unchanged(row: Any) -> bool:
         return False
 
 
-@settings(_EXAMPLES, max_examples=110)
+@settings(_EXAMPLES, max_examples=96)
 @given(data=st.data())
 def test_a_flipped_bit_or_a_lost_end_in_any_column_of_any_row_is_found(
     with_keys: Built, data: st.DataObject
@@ -403,7 +403,7 @@ def _a_head(built: Built, draw: Any) -> _PutIn:
     return lambda: copy_row(head, id=2), {"head"}, 0, 0
 
 
-@settings(_EXAMPLES, max_examples=48)
+@settings(_EXAMPLES, max_examples=40)
 @given(data=st.data())
 def test_a_row_that_was_put_into_any_table_is_found(with_keys: Built, data: st.DataObject) -> None:
     puts_in = data.draw(
