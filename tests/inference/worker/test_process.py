@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
@@ -27,6 +29,7 @@ from inference.scheduling.tick import Action
 from inference.worker import claim_thread, housekeeping, settlement_thread
 from inference.worker.loop import LoopEnd
 from inference.worker.requests import UseDrafter
+from signalbox.health import NotReady, judge
 from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
 from tests.inference.doors import entitled_principal, row
 from tests.inference.engine.speculating import ScriptedDrafter
@@ -336,6 +339,28 @@ def test_a_worker_whose_backend_keeps_failing_ends_unready_and_leaves_the_rest_i
     assert len(waiting) >= 4
     assert DispatchQueue(valkey).contains(waiting) == set(waiting)
     assert valkey.zcard(f"dispatch:leases:{model.name}") == 0
+
+
+def test_a_worker_whose_ticks_stop_is_not_ready_although_its_heart_beats_until_they_go_on(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, decode = threading.Event(), Engine.decode
+
+    def hangs(engine: Engine, *, more: bool = True) -> StepResult:
+        go_on.wait(60)
+        return decode(engine, more=more)
+
+    def reason() -> NotReady | None:
+        return judge(heartbeats(valkey), {model.name}, now=time.time(), progress_within_s=1.5).reason
+
+    start_worker()
+    wait_until(lambda: reason() is None)
+    monkeypatch.setattr(Engine, "decode", hangs)
+    generation = submit(model)
+    wait_until(lambda: reason() is NotReady.NO_PROGRESS)
+    go_on.set()
+    wait_for_state(generation, GenerationState.COMPLETED)
+    wait_until(lambda: reason() is None)
 
 
 def test_a_worker_is_a_row_from_its_start_to_its_end(
