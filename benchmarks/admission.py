@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.counters import Counters
 from benchmarks.openai_stream import OpenStream
 from benchmarks.prompts import PROMPTS, chat, long_prompt
 
@@ -19,8 +20,10 @@ from benchmarks.prompts import PROMPTS, chat, long_prompt
 _SETTLED_TOKENS = 6
 #: No prompt is sent twice in a run: a server that keeps prefixes would not run it again.
 _seeds = itertools.count()
-#: Gaps of one stream in each window below which nothing can be said.
+#: Gaps of one stream in a window below which nothing can be said.
 FEWEST_GAPS = 4
+#: A worker tells its counters once a second.
+_BEAT_S = 1.2
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class Admission:
     admission_s: float
     #: Whether the prompts had their first tokens; else the window was closed before, and times are at least so long.
     finished: bool
+    #: What the worker counted from the sending on, until all prompts had their first tokens; None: nobody asked it.
+    counted: Counters | None
+    #: Fewest gaps of a stream in the admission window.
+    fewest_gaps: int
 
     @property
     def longest_gap_s(self) -> float:
@@ -52,12 +59,14 @@ async def admission(
     quiet_s: float = 8.0,
     longest_s: float = 120.0,
     settled: Callable[[], None] | None = None,
+    count: Callable[[], Counters] | None = None,
 ) -> Admission:
     """Run the scenario: one long prompt for each of ``prompt_tokens``, all sent at once.
 
     ``settled`` is called once all streams run: a policy that starves prompts, set before, would starve theirs. A
-    prompt that starves is given up after ``longest_s``. Raises ``RuntimeError`` when a stream ends too early, or a
-    window holds fewer than ``FEWEST_GAPS`` gaps a stream: then the run says nothing.
+    prompt that starves is given up after ``longest_s``. ``count`` reads the worker's counters. Raises ``RuntimeError``
+    when a stream ends too early, or the quiet window holds fewer than ``FEWEST_GAPS`` gaps a stream: then the run says
+    nothing.
     """
     running = [
         await OpenStream.start(port, model, chat(prompt), 4000, api_key) for prompt in PROMPTS[:streams]
@@ -70,6 +79,7 @@ async def admission(
             await asyncio.to_thread(settled)
         quiet_from = time.perf_counter()
         await asyncio.sleep(quiet_s)
+        before = await asyncio.to_thread(count) if count else None
         sent = time.perf_counter()
         asked = [
             await OpenStream.start(port, model, chat(long_prompt(tokens, seed)), 1, api_key)
@@ -81,6 +91,10 @@ async def admission(
         had = [len(stream.arrivals) for stream in running]
         await _until(lambda: all(len(s.arrivals) > n for s, n in zip(running, had, strict=True)), readers)
         first = [stream.arrivals[0] if stream.arrivals else time.perf_counter() for stream in asked]
+        counted = None
+        if count and before:
+            await asyncio.sleep(_BEAT_S)
+            counted = (await asyncio.to_thread(count)).since(before)
     finally:
         for stream in (*running, *asked):
             stream.close()
@@ -96,6 +110,8 @@ async def admission(
         sum(sent < at <= max(first) for stream in running for at in stream.arrivals),
         max(first) - sent,
         finished=not starved,
+        counted=counted,
+        fewest_gaps=min(len(gaps) for gaps in during),
     )
 
 

@@ -13,9 +13,11 @@ import argparse
 import asyncio
 import statistics
 import sys
+from collections.abc import Sequence
 
 from benchmarks import counters, processes
-from benchmarks.admission import Admission, admission
+from benchmarks.admission import FEWEST_GAPS, Admission, admission
+from benchmarks.admission_policies import Policy
 from benchmarks.arguments import parser as arguments_parser
 from benchmarks.trust import percentile, refuse_when_busy, spread
 
@@ -35,47 +37,56 @@ def main() -> None:
     parser.add_argument("--longest-s", type=float, default=90.0, help="longest admission window")
     arguments = parser.parse_args()
     refuse_when_busy()
-    arms = [*map(str, arguments.intervals), f"target {arguments.target}"]
-    runs: dict[str, list[Admission]] = {arm: [] for arm in arms}
+    arms = [Policy(arguments.chunk, interval) for interval in arguments.intervals]
+    arms.append(Policy(arguments.chunk, target=arguments.target))
+    runs: dict[str, list[Admission]] = {arm.name: [] for arm in arms}
     with processes.platform(arguments.state, arguments.model) as platform:
         key = platform.key()
         for repeat in range(arguments.repeats + 1):
             for arm in arms if repeat else arms[1:2]:  # the first is a warm-up
                 run = _run(platform, key, arm, arguments)
-                print(f"{arm}: first token {run.first_token_s[0]:.1f} s", file=sys.stderr, flush=True)
+                print(f"{arm.name}: first token {run.first_token_s[0]:.1f} s", file=sys.stderr, flush=True)
                 if repeat:
-                    runs[arm].append(run)
+                    runs[arm.name].append(run)
     print(f"chunk {arguments.chunk}, prompt {arguments.prompt_tokens} tokens, {arguments.repeats} repeats\n")
-    print("| interval | ITL quiet, mean ms | ITL admitting, mean ms | p50 | p95 | longest gap, s | TTFT, s |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for arm, measured in runs.items():
-        print(f"| {arm} | {_cells(measured)} |")
+    print(
+        "| interval | ITL quiet, ms: mean | p50 | p95 | admitting: mean | p50 | p95 | longest gap, s | TTFT, s |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for name, measured in runs.items():
+        print(f"| {name} | {_cells(measured)} |")
 
 
 def _cells(runs: list[Admission]) -> str:
-    during = [[gap * 1000 for gap in run.admission_gaps] for run in runs]
     return " | ".join(
         (
-            spread([1000 * statistics.mean(run.quiet_gaps) for run in runs], 0),
-            spread([statistics.mean(gaps) for gaps in during], 0),
-            spread([percentile(gaps, 0.5) for gaps in during], 0),
-            spread([percentile(gaps, 0.95) for gaps in during], 0),
+            *_distribution([run.quiet_gaps for run in runs]),
+            *_distribution([run.admission_gaps for run in runs]),
             spread([run.longest_gap_s for run in runs], 2),
-            spread([run.first_token_s[0] for run in runs], 1),
+            ("" if all(run.finished for run in runs) else "> ")
+            + spread([run.first_token_s[0] for run in runs], 1),
         )
     )
 
 
-def _run(platform: processes.Platform, key: str, arm: str, arguments: argparse.Namespace) -> Admission:
-    def policy(interval: int) -> None:
-        counters.scheduled(platform, arguments.model, chunk=arguments.chunk, interval=interval)
+def _distribution(runs: list[Sequence[float]]) -> tuple[str, str, str]:
+    """Mean, p50 and p95 of gaps in seconds, each over the runs, in milliseconds."""
+    gaps = [[gap * 1000 for gap in run] for run in runs]
+    return (
+        spread([statistics.mean(run) for run in gaps], 0),
+        spread([percentile(run, 0.5) for run in gaps], 0),
+        spread([percentile(run, 0.95) for run in gaps], 0),
+    )
 
-    interval = None if arm.startswith("target") else int(arm)
-    if interval is None:
-        platform.schedule(arguments.model, itl_target=arguments.target)
+
+def _run(platform: processes.Platform, key: str, arm: Policy, arguments: argparse.Namespace) -> Admission:
+    def follow(interval: int) -> None:
+        counters.scheduled(platform, arguments.model, chunk=arm.chunk, interval=interval)
+
+    if arm.target is not None:
+        counters.follows_target(platform, arguments.model, chunk=arm.chunk, target=arm.target)
     else:
-        policy(interval or _FAIR)
-    before = counters.read(platform)
+        follow(arm.interval or _FAIR)
     run = asyncio.run(
         admission(
             platform.port,
@@ -83,20 +94,16 @@ def _run(platform: processes.Platform, key: str, arm: str, arguments: argparse.N
             key,
             prompt_tokens=[arguments.prompt_tokens],
             longest_s=arguments.longest_s,
-            settled=(lambda: policy(0)) if interval == 0 else None,
+            settled=(lambda: follow(0)) if arm.interval == 0 else None,
+            count=lambda: counters.read(platform),
         )
     )
-    ran = counters.read(platform).since(before)
-    chunks = -(-arguments.prompt_tokens // arguments.chunk)
-    # Ticks would not tell: with interval 0 the streams end first, and what runs alone runs in larger ones.
-    if ran.prefill_tokens < 0.9 * arguments.prompt_tokens and run.finished:
-        sys.exit(
-            f"refused: the worker counted {ran.prefill_tokens:.0f} prompt tokens of {arguments.prompt_tokens}"
-        )
-    if interval and ran.decode_ticks < interval * (chunks - 1):
-        sys.exit(
-            f"refused: interval {interval} asks for {interval * (chunks - 1)} decode ticks, {ran.decode_ticks:.0f} ran"
-        )
+    assert run.counted is not None
+    contradiction = arm.contradiction(run.counted, arguments.prompt_tokens)
+    if contradiction is not None:
+        sys.exit(f"refused: {contradiction}")
+    if run.fewest_gaps < FEWEST_GAPS:
+        sys.exit(f"refused: a stream has {run.fewest_gaps} tokens in the admission window of {arm.name}")
     return run
 
 

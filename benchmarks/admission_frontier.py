@@ -67,14 +67,15 @@ def main() -> None:
                     file=sys.stderr,
                     flush=True,
                 )
-    print("| arm | longest gap, s | TTFT of the last prompt, s | ITL quiet → admitting, mean ms |")
+    ttft = "TTFT of the prompt, s" if len(arguments.prompt_tokens) == 1 else "TTFT of each prompt, s"
+    print(f"| arm | longest gap, s | {ttft} | ITL quiet → admitting, mean ms |")
     print("| --- | --- | --- | --- |")
     for arm, measured in runs.items():
         quiet = statistics.median(1000 * statistics.mean(run.quiet_gaps) for run in measured)
         during = statistics.median(1000 * statistics.mean(run.admission_gaps) for run in measured)
         print(
             f"| {arm} | {spread([run.longest_gap_s for run in measured], 2)} | "
-            f"{spread([max(run.first_token_s) for run in measured], 1)} | {quiet:.0f} → {during:.0f} |"
+            f"{_first_tokens(measured)} | {quiet:.0f} → {during:.0f} |"
         )
     if arguments.plot:
         points = {
@@ -87,6 +88,12 @@ def main() -> None:
         arguments.plot.write_text(
             scatter(points, across="longest gap of a stream, s", up="time to first token of the prompt, s")
         )
+
+
+def _first_tokens(runs: list[Admission]) -> str:
+    """The times to first token of the prompts, in the order in which they were sent; the range is the last one's."""
+    *earlier, last = zip(*(run.first_token_s for run in runs), strict=True)
+    return ", ".join((*(f"{statistics.median(one):.1f}" for one in earlier), spread(last, 1)))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from benchmarks.processes import Platform
 _BEAT_S = 1.2
 #: Longest wait for a worker to go by what was set.
 _FOLLOWS_S = 30.0
+#: A fixed interval that no target leads to: it tells whether the worker goes by it.
+_UNLIKELY = 4096
 #: What is as it is, and does not grow.
 _GAUGES = frozenset({"debt", "speculation_gain", "speculation_on", "grant_rounds", "chunk", "interval"})
 
@@ -108,6 +110,23 @@ def scheduled(platform: Platform, model: str, *, chunk: int, interval: int) -> N
         platform,
         lambda now: (now.chunk, now.interval) == (chunk, interval),
         f"schedule by chunk {chunk}, interval {interval}",
+    )
+
+
+def follows_target(platform: Platform, model: str, *, chunk: int, target: float) -> None:
+    """Have the worker choose the interval by a slow-down target. Raises ``RuntimeError`` if it does not within 30 s."""
+    platform.schedule(
+        model,
+        prefill_chunk_tokens=chunk,
+        prefill_interval=_UNLIKELY,
+        longest_stall_ms=None,
+        itl_target=target,
+        prefix_cache_mib=0,
+    )
+    _wait(
+        platform,
+        lambda now: now.chunk == chunk and now.interval < _UNLIKELY,
+        f"choose an interval by target {target}, chunk {chunk}",
     )
 
 
