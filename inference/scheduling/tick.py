@@ -67,7 +67,8 @@ class TickState:
     slot's holder and its waiters not counted. ``next_prefill_tokens``: padded tokens that the next
     prefill tick would run, 0 without prefills. ``speculative_pending``: the slot is taken or its backlog is not
     empty. ``speculative_prompt_tokens``: padded prompt tokens of the next slice if it is a slice 0, 0 if it
-    is a round. The last three fields are the previous decision's.
+    is a round. The last four fields are the previous decision's. ``prefill_gave_way``: a prompt that could have run
+    gave way to a slice 0 that did not run either; neither has run since.
     """
 
     decoding: int = 0
@@ -79,6 +80,7 @@ class TickState:
     prefill_debt: int = 0
     speculative_yielded: bool = False
     slice_prompt_last: bool = False
+    prefill_gave_way: bool = False
 
     def __post_init__(self) -> None:
         if self.decoding < 0 or self.prefills < 0 or self.prefill_debt < 0:
@@ -108,17 +110,26 @@ class TickDecision:
     prefill_debt: int
     speculative_yielded: bool
     slice_prompt_last: bool
+    prefill_gave_way: bool = False
 
 
 def decide_tick(state: TickState) -> TickDecision:
-    """Choose the tick's action. Exactly one, whatever contends; IDLE only when nothing is to be done."""
+    """Choose the tick's action. Exactly one, whatever contends; IDLE only when nothing is to be done.
+
+    While K prompts wait and ``interval`` exceeds 0, whatever comes and goes beside them, a PREFILL comes in any
+    ``4 × (⌈interval / K⌉ + 1)`` ticks: twice the ``⌈interval / K⌉ + 1`` without a slot job, because slices take turns
+    with all else, and twice that, because slices 0 take turns with prompts. A prompt gives way to a slice 0 once: if
+    that does not run at once, because a slice ran last, the prompt does not give way again before one of them has run.
+    Without this memory, waiters that leave before their slice 0 would hold prompts up for ever.
+    """
     limits, prompt_slice, producing = state.limits, state.speculative_prompt_tokens > 0, state.producing
     round_pending = state.speculative_pending and not prompt_slice
     clear = limits.interval > 0 and state.prefill_debt == 0
     both_wait = state.prefills > 0 and prompt_slice
+    gives_way = both_wait and clear and producing and not state.slice_prompt_last
 
     prefill_ready = state.prefills > 0 and (
-        not producing or (clear and not (both_wait and not state.slice_prompt_last))
+        not producing or (clear and (state.prefill_gave_way or not gives_way))
     )
     slice_ready = state.speculative_pending and (
         round_pending
@@ -142,7 +153,9 @@ def decide_tick(state: TickState) -> TickDecision:
         prompt_last = False
     elif action is Action.SPECULATE and prompt_slice:
         prompt_last = True
-    return TickDecision(action, _debt_after(state, action, producing), yielded, prompt_last)
+    ran_prompt = action is Action.PREFILL or (action is Action.SPECULATE and prompt_slice)
+    gave_way = state.prefills > 0 and not ran_prompt and (gives_way or state.prefill_gave_way)
+    return TickDecision(action, _debt_after(state, action, producing), yielded, prompt_last, gave_way)
 
 
 def _debt_after(state: TickState, action: Action, producing: bool) -> int:

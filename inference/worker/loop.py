@@ -204,6 +204,7 @@ class TickLoop:
                 prefill_debt=self._last.prefill_debt,
                 speculative_yielded=self._last.speculative_yielded,
                 slice_prompt_last=self._last.slice_prompt_last,
+                prefill_gave_way=self._last.prefill_gave_way,
             )
         )
         prompt_tokens = {Action.PREFILL: prompts.padded, Action.SPECULATE: in_slice}.get(decision.action, 0)

@@ -357,6 +357,7 @@ class Worker:
             prefill_debt=self.last.prefill_debt,
             speculative_yielded=self.last.speculative_yielded,
             slice_prompt_last=self.last.slice_prompt_last,
+            prefill_gave_way=self.last.prefill_gave_way,
         )
 
     def _slice(self) -> bool:

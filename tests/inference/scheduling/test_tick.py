@@ -42,11 +42,13 @@ def every_small_state() -> list[TickState]:
             prefill_debt=debt,
             speculative_yielded=yielded,
             slice_prompt_last=prompt_last,
+            prefill_gave_way=gave_way,
         )
-        for decoding, prefills, slice_tokens, yielded, prompt_last, debt, interval in itertools.product(
+        for decoding, prefills, slice_tokens, yielded, prompt_last, gave_way, debt, interval in itertools.product(
             (0, 1, 3),
             (0, 1, 2),
             (None, 0, 1, CHUNK),
+            (False, True),
             (False, True),
             (False, True),
             (0, 1, CHUNK, 5 * CHUNK),
@@ -57,6 +59,17 @@ def every_small_state() -> list[TickState]:
 
 
 EVERY_STATE = every_small_state()
+
+#: A slice, not a slice 0, has just run.
+BOTH_WAIT = TickState(
+    decoding=1,
+    prefills=1,
+    next_prefill_tokens=1,
+    speculative_pending=True,
+    speculative_prompt_tokens=1,
+    speculative_yielded=True,
+    limits=DEFAULT,
+)
 
 
 def is_producing(state: TickState) -> bool:
@@ -69,6 +82,7 @@ def following(state: TickState, decision: TickDecision) -> TickState:
         prefill_debt=decision.prefill_debt,
         speculative_yielded=decision.speculative_yielded,
         slice_prompt_last=decision.slice_prompt_last,
+        prefill_gave_way=decision.prefill_gave_way,
     )
 
 
@@ -207,6 +221,19 @@ def following(state: TickState, decision: TickDecision) -> TickState:
             4,
             id="after a prefill the waiting slice 0 is next",
         ),
+        pytest.param(BOTH_WAIT, Action.DECODE, 0, id="a prompt gives way to a slice 0 that may not run yet"),
+        pytest.param(
+            replace(BOTH_WAIT, prefill_gave_way=True),
+            Action.PREFILL,
+            4,
+            id="but only once: it does not give way again before one of them has run",
+        ),
+        pytest.param(
+            replace(BOTH_WAIT, prefill_gave_way=True, speculative_yielded=False),
+            Action.SPECULATE,
+            4,
+            id="the slice 0 that it gave way to still goes first",
+        ),
     ],
 )
 def test_the_table(state: TickState, action: Action, debt: int) -> None:
@@ -287,12 +314,31 @@ def test_the_marks_follow_the_executed_action() -> None:
             assert not decision.slice_prompt_last
         else:
             assert decision.slice_prompt_last == state.slice_prompt_last
+        ran_prompt_slice = ran_slice and state.speculative_prompt_tokens > 0
+        if decision.action is Action.PREFILL or ran_prompt_slice or not state.prefills:
+            assert not decision.prefill_gave_way
+        elif not decision.prefill_gave_way:
+            assert not state.prefill_gave_way
+            gave_way = state.decoding and state.speculative_prompt_tokens and not state.slice_prompt_last
+            assert not gave_way or state.prefill_debt or not state.limits.interval
+
+
+def test_what_a_prompt_gave_way_to_is_remembered_and_changes_nothing_else() -> None:
+    """Without the mark the table is as it was before there was one; with it, a DECODE at most becomes a PREFILL."""
+    for state in EVERY_STATE:
+        if state.prefill_gave_way:
+            plain, marked = decide_tick(replace(state, prefill_gave_way=False)), decide_tick(state)
+            assert marked.action in (plain.action, Action.PREFILL)
+            if marked.action is not plain.action:
+                assert plain.action is Action.DECODE
+                assert state.speculative_yielded, state
+                assert not state.prefill_debt, state
 
 
 @pytest.mark.slow
 def test_nothing_that_keeps_waiting_is_starved_by_the_others() -> None:
     """From every state, held still, each kind of work comes within the ticks that the worst debt takes."""
-    for start in EVERY_STATE:
+    for start in (state for state in EVERY_STATE if not state.prefill_gave_way):
         starving = start.limits.interval == 0 and is_producing(start)
         worst = 2 * (2 * start.limits.interval + 2) + 2 * math.ceil(start.prefill_debt / CHUNK)
         expected = {
@@ -333,6 +379,7 @@ class Machine:
             prefill_debt=self.carried.prefill_debt,
             speculative_yielded=self.carried.speculative_yielded,
             slice_prompt_last=self.carried.slice_prompt_last,
+            prefill_gave_way=self.carried.prefill_gave_way,
         )
 
     def tick(self) -> Action:
@@ -516,6 +563,7 @@ def test_prompt_ticks_of_either_kind_never_run_twice_without_a_decode_between(
                 prefill_debt=decision.prefill_debt,
                 speculative_yielded=decision.speculative_yielded,
                 slice_prompt_last=decision.slice_prompt_last,
+                prefill_gave_way=decision.prefill_gave_way,
             )
         )
         if decision.action is Action.DECODE:
