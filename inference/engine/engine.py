@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -113,10 +113,13 @@ class Engine:
     def prefix_counters(self) -> PrefixCounters:
         return self._prefixes.cache.counters
 
-    def set_prefix_budget(self, byte_budget: int) -> None:
-        """Change the prefix cache's budget, evicting what no longer fits; 0 turns the cache off."""
+    def set_prefix_budget(self, byte_budget: int, spare: Set[str] = frozenset()) -> None:
+        """Change the prefix cache's budget, evicting what no longer fits, of the namespaces ``spare`` last.
+
+        0 turns the cache off.
+        """
         self._check_thread()
-        self._prefixes.set_budget(byte_budget)
+        self._prefixes.set_budget(byte_budget, spare)
 
     def publish(self, prefixes: Sequence[Sequence[int]]) -> None:
         """Share these prefixes between all namespaces, and none that was published before and is not among them.
@@ -128,8 +131,8 @@ class Engine:
         self._check_thread()
         self._prefixes.publish(prefixes)
 
-    def evict(self, bytes_: int, spare: str | None = None) -> int:
-        """Free ``bytes_`` of the prefix cache, of the namespace ``spare`` last; how many were freed."""
+    def evict(self, bytes_: int, spare: Set[str] = frozenset()) -> int:
+        """Free ``bytes_`` of the prefix cache, of the namespaces ``spare`` last; how many were freed."""
         self._check_thread()
         return self._prefixes.cache.evict(bytes_, spare)
 

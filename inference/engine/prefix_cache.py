@@ -10,7 +10,7 @@ Tokens are compared, never hashes of them. Namespaces share nothing but what is 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -106,10 +106,10 @@ class PrefixCache:
     def byte_budget(self) -> int:
         return self._budget
 
-    def set_budget(self, byte_budget: int) -> None:
-        """Change the budget, evicting what no longer fits."""
+    def set_budget(self, byte_budget: int, spare: Set[str] = frozenset()) -> None:
+        """Change the budget, evicting what no longer fits, as ``evict`` does."""
         self._budget = byte_budget
-        self.evict(self._bytes - byte_budget)
+        self.evict(self._bytes - byte_budget, spare)
 
     def lookup(self, namespace: str, prompt: Sequence[int]) -> Hit | None:
         """The longest known prefix of ``prompt`` in this namespace or among the published.
@@ -162,15 +162,15 @@ class PrefixCache:
         self._touch(last)
         return True
 
-    def evict(self, bytes_: int, spare: str | None = None) -> int:
+    def evict(self, bytes_: int, spare: Set[str] = frozenset()) -> int:
         """Forget the least recently used until ``bytes_`` are free; how many were freed.
 
-        ``spare``: the namespace whose prefixes go last.
+        ``spare``: the namespaces whose prefixes go last.
         """
         before = self._bytes
         if bytes_ <= 0:
             return 0
-        for node in sorted(self._order, key=lambda node: node.namespace == spare):
+        for node in sorted(self._order, key=lambda node: node.namespace in spare):
             if before - self._bytes >= bytes_:
                 break
             self._forget(node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -57,10 +57,10 @@ class RowPrefixes:
             _log.warning("prefixes are not kept: the model has caches of an unknown kind (%s)", names)
         self.cache: Final = PrefixCache(byte_budget if self._supported else 0)
 
-    def set_budget(self, byte_budget: int) -> None:
+    def set_budget(self, byte_budget: int, spare: Set[str] = frozenset()) -> None:
         """Change the cache's budget, where there is a cache."""
         if self._supported:
-            self.cache.set_budget(byte_budget)
+            self.cache.set_budget(byte_budget, spare)
 
     def publish(self, prefixes: Iterable[Sequence[int]]) -> None:
         """Keep these, and no other than these, for every namespace: each as soon as a row has run it.

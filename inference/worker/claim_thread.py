@@ -167,6 +167,7 @@ class ClaimThread(WorkerThread):
             lane_rank=claim.task.lane_rank,
             occupies_slot=fits and not isinstance(last, End),
             bytes_=candidate.bytes,
+            tenant=claim.task.tenant,
         )
         try:
             if isinstance(last, End):

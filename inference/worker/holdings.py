@@ -28,6 +28,7 @@ class Holdings:
         self._slots = slots
         self._lease_s = lease_s
         self._held: dict[str, _Holding] = {}
+        self._requesters: set[str] = set()
         self._changed = threading.Condition()
         self._changes = 0
 
@@ -62,6 +63,12 @@ class Holdings:
             taken = [holding.bytes for holding in self._held.values() if holding.occupies_slot]
             return len(taken), sum(taken)
 
+    def given_since(self) -> tuple[int, frozenset[str]]:
+        """Bytes that are given away, and the tenants that were given some since this was asked last."""
+        with self._changed:
+            requesters, self._requesters = frozenset(self._requesters), set()
+            return self.occupied()[1], requesters
+
     def bytes_of(self, generation: str) -> int:
         """What a generation was given; 0 for one that is not held."""
         with self._changed:
@@ -82,9 +89,11 @@ class Holdings:
         lane_rank: int,
         occupies_slot: bool,
         bytes_: int = 0,
+        tenant: str = "",
     ) -> None:
-        """Record a claim that was asked for at ``claimed_at`` (monotonic seconds) and given ``bytes_``."""
+        """Record a ``tenant``'s claim that was asked for at ``claimed_at`` (monotonic seconds) and given ``bytes_``."""
         with self._changed:
+            self._requesters.add(tenant)
             self._held[generation] = _Holding(
                 epoch, lane_rank, occupies_slot, bytes_, claimed_at + self._lease_s
             )

@@ -419,7 +419,7 @@ class TickLoop:
             self._metrics.preemptions(sequence.task.lane).add()
             self._leave(sequence, RunOutcome.PREEMPTED)
             self._requeue(key, sequence.epoch, preempted=True)
-        self._engine.evict(preemption.reclaim, spare=candidate.head.tenant)
+        self._engine.evict(preemption.reclaim, spare={candidate.head.tenant})
         answer.set_result(candidate.head.generation)
 
     # What ends a sequence without an end of its own

@@ -71,9 +71,9 @@ class TickAccount:
         self.board.show(decision, self.limits, seconds)
 
     def _enter_memory(self) -> None:
-        _, reserved = self._holdings.occupied()
+        reserved, requesters = self._holdings.given_since()
         self._memory.decoding = self._roster.decoding_rows
-        self._engine.set_prefix_budget(self._memory.cache_budget(reserved))
+        self._engine.set_prefix_budget(self._memory.cache_budget(reserved), spare=requesters)
         self._memory.cached = self._engine.prefix_cache_bytes
         metrics, counted = self._metrics, self._engine.prefix_counters
         metrics.kv_reserved.set(reserved)

@@ -218,7 +218,7 @@ def test_the_budget_holds_and_evicted_prefixes_are_run_again(tiny_model: Path) -
     text = run(drive, "first", prompt, 5)
     engine = drive.engine
     assert engine.prefix_cache_bytes == (len(prompt) + 5) * engine.kv_bytes_per_token
-    assert engine.evict(1, spare="tenant") > 0
+    assert engine.evict(1, spare={"tenant"}) > 0
     engine.set_prefix_budget(10 * engine.kv_bytes_per_token)
     assert engine.prefix_cache_bytes == 0
     assert run(drive, "again", prompt, 5) == text
@@ -341,7 +341,7 @@ def test_no_sequence_ever_gets_what_is_anothers(
                 assert emitted == reference[numbers[key]][: len(emitted)]
                 admit(key, emitted)
         elif action == "evict":
-            engine.evict(argument * engine.kv_bytes_per_token, spare="tenant 1")
+            engine.evict(argument * engine.kv_bytes_per_token, spare={"tenant 1"})
         assert engine.prefix_cache_bytes <= budget
     for key, tokens in drive.tokens.items():
         got = [*resumed[key], *tokens]

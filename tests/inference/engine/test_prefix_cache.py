@@ -127,9 +127,9 @@ def test_evictions_keep_the_budget_and_what_is_left_is_true(
             )
         elif operation == "evict":
             wanted = sum(tokens) * TOKEN_BYTES
-            assert cache.evict(wanted, namespace) == before - cache.bytes >= min(wanted, before)
+            assert cache.evict(wanted, {namespace}) == before - cache.bytes >= min(wanted, before)
         else:
-            cache.set_budget(sum(tokens) * TOKEN_BYTES)
+            cache.set_budget(sum(tokens) * TOKEN_BYTES, {namespace})
         assert 0 <= cache.bytes == cache.cold_bytes <= cache.byte_budget
     cache.evict(cache.bytes)
     assert cache.bytes == 0
@@ -157,14 +157,16 @@ def test_what_others_hang_on_goes_after_them() -> None:
     assert length_of(cache, "one", [1, 1, 3, 3, 9]) == 2
 
 
-def test_the_spared_namespace_goes_last() -> None:
+def test_the_spared_namespaces_go_last_whatever_room_is_made_for() -> None:
     cache = PrefixCache(UNBOUNDED)
-    store(cache, "requester", [1, 1])
-    store(cache, "other", [1, 1])
+    spare = {"requester", "another requester"}
+    for namespace in (*spare, "other"):
+        store(cache, namespace, [1, 1])
     store(cache, "other", [2, 2])
-    assert cache.evict(4 * TOKEN_BYTES, spare="requester") == 4 * TOKEN_BYTES
-    assert length_of(cache, "requester", [1, 1, 9]) == 2
-    assert cache.evict(1, spare="requester") == 2 * TOKEN_BYTES
+    assert cache.evict(1, spare) == 2 * TOKEN_BYTES
+    cache.set_budget(4 * TOKEN_BYTES, spare)
+    assert [length_of(cache, namespace, [1, 1, 9]) for namespace in (*spare, "other")] == [2, 2, 0]
+    assert cache.evict(1, spare) == 2 * TOKEN_BYTES
 
 
 def test_what_does_not_fit_evicts_nothing() -> None:

@@ -181,6 +181,7 @@ class HandDrivenWorker:
             lane_rank=claim.task.lane_rank,
             occupies_slot=True,
             bytes_=candidate.bytes,
+            tenant=claim.task.tenant,
         )
         self.loop.ask(Admit(claim))
         return claim

@@ -15,7 +15,7 @@ from inference.engine.engine import Engine
 from inference.messages import EndState
 from inference.models import LanguageModel
 from inference.scheduling.memory import Verdict
-from inference.worker.requests import MakeRoom
+from inference.worker.requests import MakeRoom, Request
 from tests.inference.doors import entitled_principal
 from tests.inference.worker.conftest import (
     ENDLESS,
@@ -177,6 +177,37 @@ def test_of_the_prefix_cache_the_requester_s_own_goes_last(
     assert worker.loop.roster[high].cached_tokens >= len(own)
     for key in engine.keys:
         engine.drop(key)
+    engine.set_prefix_budget(0)
+
+
+def test_an_admission_takes_of_the_prefix_cache_the_requester_s_own_last(
+    model: LanguageModel, engine: Engine, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = engine.kv_step * engine.kv_bytes_per_token
+    room = replace(SETTINGS, kv_budget_bytes=4 * step, kv_watermark_percent=0, prefix_cache_bytes=4 * step)
+    worker = HandDrivenWorker(engine, valkey, model.name, settings=room)
+    prompts = [[first, *PROMPT] * 10 for first in (5, 6, 7)]  # most of a step each
+    owners = [entitled_principal(NORMAL) for _ in prompts]
+    for by, prompt in zip(owners, prompts, strict=True):
+        submit(model, by=by, prompt=prompt, max_tokens=2)
+        worker.claim()
+        worker.run_dry()
+    oldest = [
+        submit(model, by=by, prompt=[*prompt, 8], max_tokens=2)
+        for by, prompt in zip(owners[:2], prompts[:2], strict=True)
+    ]
+    evictions = engine.prefix_counters.evictions
+    late: list[Request] = []
+    with monkeypatch.context() as during_a_tick:  # at its end they have their bytes, and are not admitted yet
+        during_a_tick.setattr(worker.loop, "ask", late.append)
+        for _ in oldest:
+            worker.claim()
+        worker.turn()
+    for request in late:
+        worker.loop.ask(request)
+    assert engine.prefix_counters.evictions > evictions
+    worker.run_dry()
+    assert all(end_of(worker.log(key)).usage.cached_tokens >= len(prompts[0]) for key in oldest)
     engine.set_prefix_budget(0)
 
 
