@@ -18,6 +18,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final, Literal
 
+from django.utils import timezone
+
 from accounts import networks
 from accounts.key_rights import Rights, rights_of
 from accounts.limits import LimitName, Limits
@@ -90,11 +92,21 @@ def require_may_change(
     _require_within(giver, key, rights, expires_at)
 
 
-def require_may_rotate(key: ApiKey, expires_at: datetime | None, actor: Actor) -> None:
+def require_may_rotate(key: ApiKey, expires_at: datetime | None, actor: Actor, *, handed_on: bool) -> None:
     """Raise ``ChangeRefused`` where ``actor`` is a key, and would be told the text of a successor of ``key`` that has
-    more than it has. That of its own it may always be told."""
+    more than it has. That of its own it may be told: one that ends at ``expires_at``.
+
+    ``handed_on``: a successor has the life that was the key's own, and hands it to the next one.
+    """
     giver = _acting(actor)
-    if giver is None or giver.id == key.id:
+    if giver is None:
+        return
+    if giver.id == key.id:
+        if not handed_on and _outlives(expires_at, key.expires_at):
+            raise _refused(
+                f"{key.name} was rotated and its successor revoked: it ends at {key.expires_at:%Y-%m-%dT%H:%M:%SZ}, "
+                "and gives itself no longer life. Rotate it with another key, or as a person."
+            )
         return
     try:
         if giver.allowance_id != key.allowance_id and _set(giver.allowance.limits):
@@ -108,11 +120,16 @@ def require_may_rotate(key: ApiKey, expires_at: datetime | None, actor: Actor) -
 
 
 def _acting(actor: Actor) -> ApiKey | None:
-    """The key that ``actor`` is, as it stands now; None: it is none."""
+    """The key that ``actor`` is, as it stands now; None: it is none. Raises ``ChangeRefused`` where it has ended since.
+
+    Its request was let in a while ago: it may have waited for others, and one of them may have revoked it.
+    """
     if actor.kind != "api_key":
         return None
     with every_tenant("a key that administers may be of another tenant than what it makes"):
         key: ApiKey = ApiKey.objects.select_related("allowance").get(id=actor.id)
+    if key.revoked_at or not _outlives(key.expires_at, timezone.now()):
+        raise _refused("The API key that asks was revoked, or has ended, while its request waited.")
     return key
 
 
@@ -133,7 +150,7 @@ def _require_within(
                 right,
             )
     latest = _later(giver.expires_at, giver.expires_at if before is None else before.expires_at)
-    if latest is not None and (expires_at is None or expires_at > latest):
+    if _outlives(expires_at, latest):
         raise _refused(
             f"The API key that asks ends at {giver.expires_at:%Y-%m-%dT%H:%M:%SZ}, and gives no key a longer life.",
             "expires_at",
@@ -143,6 +160,11 @@ def _require_within(
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:
     """Of two ends; None: never."""
     return None if one is None or other is None else max(one, other)
+
+
+def _outlives(one: datetime | None, other: datetime | None) -> bool:
+    """Of two ends (None: never), whether the first is later."""
+    return other is not None and (one is None or one > other)
 
 
 def _higher(limit: int | None, before: int | None) -> bool:

@@ -118,7 +118,8 @@ def rotate(
         successors = list(key.rotated_to.select_for_update(no_key=True).order_by("-created_at"))
         # A rotated key's own expiry has become the overlap's end: what it was stands in its newest successor.
         expires_at = successors[0].expires_at if successors else key.expires_at
-        key_giving.require_may_rotate(key, expires_at, actor)
+        handed_on = bool(successors) and successors[0].revoked_at is None
+        key_giving.require_may_rotate(key, expires_at, actor, handed_on=handed_on)
         for successor in successors:
             if successor.revoked_at:
                 continue

@@ -158,6 +158,7 @@ CACHES = {
         "KEY_PREFIX": "cache",
         "OPTIONS": {
             "serializer": "signalbox.json_cache.JsonSerializer",
+            "max_connections": store.MOST_CONNECTIONS,
             # A Valkey that hangs must not hang every request with it.
             "socket_timeout": store.SOCKET_TIMEOUT_S,
             "socket_connect_timeout": store.SOCKET_TIMEOUT_S,

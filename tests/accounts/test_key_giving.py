@@ -200,3 +200,26 @@ def test_an_operators_key_that_is_narrowed_gives_no_other_tenant_more_either() -
     other = TenantFactory()
     assert refused(keys.create, tenant=other, name="app", actor=by(giver)).field == "allowed_lanes"
     keys.create(tenant=other, name="app", allowed_lanes=["low"], actor=by(giver))
+
+
+def test_a_key_that_was_revoked_while_its_request_waited_gives_nothing(giver: ApiKey) -> None:
+    other = ApiKeyFactory(tenant=giver.tenant, **WITHIN)
+    with every_tenant("test"):
+        ApiKey.objects.filter(id=giver.id).update(revoked_at=NOON)
+    made = refused(keys.create, tenant=giver.tenant, name="app", actor=by(giver), **WITHIN)
+    assert "revoked" in made.message
+    refused(keys.rotate, key=other, actor=by(giver))
+    refused(change, other, by(giver), name="renamed")
+
+
+def test_a_rotated_key_whose_successor_was_revoked_gives_itself_no_longer_life(giver: ApiKey) -> None:
+    successor = keys.rotate(key=giver, actor=ACTOR, overlap=timedelta(minutes=5)).key
+    keys.revoke(key=successor, actor=ACTOR)
+    with pytest.raises(ChangeRefused, match="no longer life"):
+        keys.rotate(key=giver, actor=by(giver))
+    assert stored(keys.rotate(key=giver, actor=ACTOR).key)["expires_at"] == END
+
+
+def test_one_whose_answer_was_lost_hands_on_the_life_that_it_had(giver: ApiKey) -> None:
+    keys.rotate(key=giver, actor=by(giver), overlap=timedelta(minutes=5))
+    assert stored(keys.rotate(key=giver, actor=by(giver)).key)["expires_at"] == END
