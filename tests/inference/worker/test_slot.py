@@ -424,6 +424,28 @@ def test_rows_beside_a_slot_job_wait_for_one_slice_at_most(
     assert "sd" in joined
 
 
+def test_waiters_that_leave_before_their_first_token_hold_no_prompt_up(
+    model: LanguageModel, slot_worker: Callable[..., SlotWorker]
+) -> None:
+    worker = slot_worker(grant_rounds=1)
+    forbidden = entitled_principal()
+    with every_tenant("the test's own entitlement"):
+        Entitlement.objects.filter(tenant_id=forbidden.tenant_id).update(speculation=False)
+    submit(model, by=forbidden, prompt=SHORT, max_tokens=200)
+    job = submit(model, prompt=SHORT, max_tokens=200)
+    worker.admit("stream", job)
+    worker.turn_until(lambda: bool(tokens_of(worker.log(job))))
+    waiting = submit(model, by=forbidden, prompt=PROMPT, max_tokens=1)
+    worker.claim()
+    limits, chunks, waiter = worker.settings.limits, 2, ""
+    for _ in range(chunks * 4 * (limits.interval + 1)):
+        if worker.turn() is Action.DECODE:
+            worker.loop.ask(Cancel({waiter: CancelReason.CLIENT_DISCONNECTED}))
+            waiter = submit(model, prompt=SHORT, max_tokens=2)
+            worker.claim()
+    assert end_of(worker.log(waiting)).state is EndState.COMPLETED
+
+
 def test_an_entitlement_can_forbid_speculation(
     model: LanguageModel, slot_worker: Callable[..., SlotWorker]
 ) -> None:
