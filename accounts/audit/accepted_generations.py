@@ -11,8 +11,13 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+from django.utils import timezone
+
 from accounts.audit.archived_generations import ArchivedGenerations
+from accounts.audit.chain_rows import number_of
 from accounts.audit.faults import Broken, FaultKind, FaultReason
+from accounts.audit.row_pages import columns_of, require_database
+from accounts.audit.written_forms import UNREADABLE_PAGE
 from accounts.models import AuditArchive, AuditEvent, AuditVerification
 
 #: How late a transaction may commit, against the time that it has written.
@@ -43,29 +48,47 @@ def check(archived: ArchivedGenerations, *, walked: AuditVerification | None, al
     ``walked``: a walk that has looked at those before it (None: all are looked at). ``all_read``: so were all archives;
     else nothing is asked of the time that they are of.
     """
-    since = _moved(walked.started_at, -_LATE) if walked else None
+    # A walk of a clock that ran ahead says nothing of what was accepted since.
+    since = _moved(walked.started_at, -_LATE) if walked and walked.started_at <= timezone.now() else None
     behind = None if all_read else _archived_until()
     if behind is not None:
         since = max(behind, since or behind)
-    for generation_id in _source(since):
-        if not archived.batch_of(generation_id):
-            raise Broken(
-                0,
-                FaultKind.ASSIGNMENT,
-                FaultReason.MISSING,
-                f"Generation {generation_id} was accepted and has no lane assignment: that was taken away before it "
-                "was sealed, or the generation was put there.",
-                record_id=str(generation_id),
-            )
+    try:
+        for generation_id in _source(since):
+            if not archived.batch_of(generation_id):
+                raise Broken(
+                    0,
+                    FaultKind.ASSIGNMENT,
+                    FaultReason.MISSING,
+                    f"Generation {generation_id} was accepted and has no lane assignment: that was taken away before "
+                    "it was sealed, or the generation was put there.",
+                    record_id=str(generation_id),
+                )
+    except UNREADABLE_PAGE as error:
+        require_database()
+        raise Broken(
+            0,
+            FaultKind.ASSIGNMENT,
+            FaultReason.ALTERED,
+            f"The row of a generation without a lane assignment was changed or put there: it cannot be read ({error}).",
+        ) from error
 
 
 def _archived_until() -> datetime | None:
-    """The time behind which no assignment is archived; None: none is."""
+    """The time behind which no assignment is archived; None: none is. Raises ``Broken``."""
     archive = AuditArchive.objects.order_by("-last_sequence").first()
     if archive is None:
         return None
     following = AuditEvent.objects.filter(sequence__gt=archive.last_sequence).order_by("sequence")
-    at = following.values_list("at", flat=True).first()
+    sequence, at = columns_of(following, 0, "sequence", "at")
+    # Of what is no time at all Django makes None.
+    if sequence is not None and not isinstance(at, datetime):
+        raise Broken(
+            number_of(sequence),
+            FaultKind.EVENT,
+            FaultReason.ALTERED,
+            f"Event {sequence} was changed: its time cannot be read.",
+        )
     return _moved(at or archive.created_at, _CLOCKS_APART)
 
 

@@ -6,18 +6,22 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import time_machine
+from django.db import connection
 from django.utils import timezone
 
 from accounts.audit import archives, checkpoints, sealing
 from accounts.audit.verification import verify, verify_and_store
-from accounts.models import LaneAssignment
+from accounts.models import AuditEvent, LaneAssignment
 from accounts.tenancy import every_tenant
 from inference.models import Generation
-from tests.accounts.audit.chains import Tampering, assignment
+from tests.accounts.audit.chains import Tampering, assignment, record_events
 from tests.accounts.audit.own_state import settle
+from tests.accounts.audit.raw_rows import set_raw, undone
 from tests.factories import GenerationFactory, LanguageModelFactory, TenantFactory
 
 pytestmark = pytest.mark.django_db
+garbage = pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL refuses to store it")
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +88,46 @@ def test_one_whose_assignment_is_archived_has_it_there(accepted: list[Generation
     next(files.glob("*.gz")).unlink()
     assert verify_and_store(from_scratch=True).fault is None
     assert named(from_scratch=False) is None
+
+
+@garbage
+def test_a_generation_that_cannot_be_read_is_a_fault(accepted: list[Generation]) -> None:
+    for value in ("zz", b"\xff\xfe", 7):
+        with undone():
+            set_raw(accepted[2], "id", value)
+            for from_scratch in (True, False):
+                assert named(from_scratch=from_scratch) == ("assignment", "altered", "")
+
+
+@garbage
+def test_the_first_event_behind_the_archives_that_cannot_be_read_is_a_fault(
+    accepted: list[Generation], tampering: Tampering
+) -> None:
+    assign_to(accepted[2])
+    assert checkpoints.make(timezone.now())
+    record_events(2)
+    assert archives.archive(timezone.now(), timezone.now() + timedelta(days=1), least=1)
+    record_events(2)
+    assert verify_and_store(from_scratch=True).fault is None
+    with tampering():
+        following = AuditEvent.objects.order_by("sequence")[0]
+        for value in ("2026-13-01 00:00:00", 7):
+            with undone():
+                set_raw(following, "at", value)
+                fault = verify(from_scratch=False).fault
+                assert fault is not None
+                assert (fault.kind, fault.sequence, fault.reason) == ("event", following.sequence, "altered")
+
+
+def test_a_walk_of_a_clock_that_ran_ahead_hides_nothing_that_was_accepted_since(
+    accepted: list[Generation],
+) -> None:
+    assign_to(accepted[2])
+    with time_machine.travel(timezone.now() + timedelta(days=5)):
+        assert verify_and_store(from_scratch=True).fault is None
+    assert named(from_scratch=False) is None
+    with every_tenant("the test accepts"):
+        made = GenerationFactory(tenant=accepted[0].tenant, model=accepted[0].model)
+        # Not by the last minutes alone: the next walk may be an hour later.
+        Generation.objects.filter(id=made.id).update(created_at=timezone.now() - timedelta(hours=1))
+    assert named(from_scratch=False) == ("assignment", "missing", str(made.id))
