@@ -17,7 +17,7 @@ import os
 import random
 import threading
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -46,6 +46,8 @@ _MOST_SENT: Final = 5
 _LOST_AFTER_S: Final = 60
 #: A receiver is never left alone for longer than after this many attempts: about 36 minutes.
 _LONGEST_WAIT_AFTER: Final = 4
+#: A checkpoint is in the file within a minute or two, where nothing is wrong.
+_WRITTEN_WITHIN: Final = timedelta(minutes=5)
 #: One write to the file in this process: one that hangs, as on a disk that is away, does not take a second thread.
 _writing = threading.Lock()
 _log = structlog.get_logger(__name__)
@@ -128,7 +130,7 @@ def tell_lost(kept: Sequence[SignedCheckpoint]) -> list[str]:
     again, for what the database says of them is just what they were kept to be compared with. One query.
     """
     if not kept:
-        return []
+        return _tell_all_lost()
     path = configuration().audit_anchor_file
     made = AuditCheckpoint.objects.filter(at__lte=max(one.at for one in kept)).order_by("at")
     signed = {signature: at for at, signature in made.values_list("at", "signature")}
@@ -146,6 +148,20 @@ def tell_lost(kept: Sequence[SignedCheckpoint]) -> list[str]:
             "restored."
         )
     return said
+
+
+def _tell_all_lost() -> list[str]:
+    """As ``tell_lost``, of a file that has none, or that there is not. One that has not been begun has lost nothing."""
+    path = configuration().audit_anchor_file
+    due = AuditCheckpoint.objects.filter(at__lt=timezone.now() - _WRITTEN_WITHIN).order_by("at")
+    lost = list(due.values_list("at", flat=True))
+    if not lost:
+        return []
+    _log.warning("audit_anchor_lost_lines", file=str(path), lost=len(lost), first=lost[0].isoformat())
+    return [
+        f"{path} is gone or empty, and is to have {_counted_from(lost)}: somebody took it away, or nothing could write "
+        "it. Compare with a copy."
+    ]
 
 
 def _counted_from(times: Sequence[datetime]) -> str:

@@ -84,11 +84,12 @@ def read_file(path: Path) -> list[SignedCheckpoint]:
 def read_what_can_be(path: Path) -> tuple[list[SignedCheckpoint], CheckpointFileError | None]:
     """The checkpoints of a file, and what is wrong with the first line that is none. Raises ``CheckpointFileError``.
 
-    A line that somebody has spoiled is no reason not to look at the others.
+    A line that somebody has spoiled is no reason not to look at the others. Nothing is wrong with a last one that was
+    begun: it is being written, or whoever continues the file completes it.
     """
     found: list[SignedCheckpoint] = []
     problem: CheckpointFileError | None = None
-    for one in _lines_of(path):
+    for one in _lines_of(path, may_be_begun=True):
         if isinstance(one, CheckpointFileError):
             problem = problem or one
         else:
@@ -118,18 +119,24 @@ def last_in(end: bytes) -> tuple[SignedCheckpoint | None, bytes]:
     return (parse(whole[-1]) if whole else None), begun
 
 
-def _lines_of(path: Path) -> Iterator[SignedCheckpoint | CheckpointFileError]:
-    """What each line of a file is, or why it is no checkpoint. Raises ``CheckpointFileError``."""
+def _lines_of(path: Path, *, may_be_begun: bool = False) -> Iterator[SignedCheckpoint | CheckpointFileError]:
+    """What each line of a file is, or why it is no checkpoint. Raises ``CheckpointFileError``.
+
+    ``may_be_begun``: a last line that has no end is passed over where it is no checkpoint yet.
+    """
     try:
-        lines = path.read_bytes().splitlines()
+        content = path.read_bytes()
     except OSError as error:
         raise CheckpointFileError(f"The checkpoints in {path} cannot be read: {error.strerror}.") from error
+    lines = content.splitlines()
+    begun = len(lines) if may_be_begun and not content.endswith(b"\n") else 0
     for number, text in enumerate(lines, start=1):
         if text.strip():
             try:
                 yield parse(text)
             except CheckpointFileError as error:
-                yield CheckpointFileError(f"{path}, line {number}: {error}")
+                if number != begun:
+                    yield CheckpointFileError(f"{path}, line {number}: {error}")
 
 
 def _stated(checkpoint: Checkpoint) -> dict[str, Any]:

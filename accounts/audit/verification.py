@@ -150,15 +150,16 @@ def last_good() -> AuditVerification | None:
 def _kept_outside() -> tuple[Sequence[SignedCheckpoint], list[str]]:
     """The checkpoints in the file that they are anchored in, and what is to be said of the file."""
     path = configuration().audit_anchor_file
-    if not path.exists():
-        return [], []
-    problem: CheckpointFileError | None
+    kept: list[SignedCheckpoint] = []
+    problem: CheckpointFileError | None = None
     try:
-        kept, problem = checkpoint_lines.read_what_can_be(path)
+        if path.exists():
+            kept, problem = checkpoint_lines.read_what_can_be(path)
     except CheckpointFileError as error:
-        kept, problem = [], error
+        problem = error
     try:
-        notes = anchors.tell_lost(kept)
+        # Of a file that could not be read nobody knows what it has.
+        notes = anchors.tell_lost(kept) if kept or problem is None else []
     except UNREADABLE_PAGE:
         # A row of a checkpoint: the walk names it.
         require_database()

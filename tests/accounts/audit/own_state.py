@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ def settle(monkeypatch: pytest.MonkeyPatch, directory: Path, **changes: Any) -> 
             **changes,
         }
     )
+    # Chains are made for times of long ago, or once and put into tests later: without a file.
+    monkeypatch.setattr(anchors, "_WRITTEN_WITHIN", timedelta(days=3650))
     for module in (anchors, archive_files, checkpoints, secret_files, signing_keys, verification):
         monkeypatch.setattr(module, "configuration", lambda: own)
     return own

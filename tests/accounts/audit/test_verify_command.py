@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from accounts.audit import checkpoint_lines, checkpoints, verification
+from accounts.audit import anchors, checkpoint_lines, checkpoints, verification
 from accounts.models import AuditCheckpoint, AuditEvent, AuditHead, AuditVerification, SealedAssignment
 from tests.accounts.audit.chains import Built, Tampering, build, chain_anew, forge, record_events, set_row
 from tests.accounts.audit.own_state import settle
@@ -155,6 +156,11 @@ def test_lines_that_the_file_of_checkpoints_has_lost_are_a_note(built: Built, tm
     said = verify()
     assert f"Note: {path} has lost 1 checkpoint (the first of" in said
     assert "The chain holds" in said
+    # A last line that is being written is none yet, and no wrong.
+    path.write_text("".join([*lines[:-1], lines[-1][:100]]))
+    assert "checkpoint" not in verify()
+    path.write_text("".join([*lines[:-1], lines[-1][:100] + "\n"]))
+    assert f"{path}, line {len(lines)}: This is no checkpoint" in verify()
     path.write_text("".join(["no checkpoint\n", *lines[1:]]))
     said = verify()
     assert f"Note: {path} has lost 1 checkpoint" in said
@@ -164,3 +170,25 @@ def test_lines_that_the_file_of_checkpoints_has_lost_are_a_note(built: Built, tm
     # Whoever names a file says what there is to compare with, and need not have had them all.
     path.write_text(lines[-1])
     assert "has lost" not in verify("--checkpoints", path)
+
+
+def test_a_file_of_checkpoints_that_is_gone_or_emptied_is_a_note(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One that was not begun yet: its first checkpoint has just been made.
+    assert "Note" not in verify()
+    monkeypatch.setattr(anchors, "_WRITTEN_WITHIN", timedelta(0))
+    path = tmp_path / "audit" / "checkpoints.jsonl"
+    made = AuditCheckpoint.objects.order_by("at")
+    said = f"Note: {path} is gone or empty, and is to have {len(made)} checkpoints (the first of {made[0].at:%Y-%m-%d}"
+    assert said in verify()
+    path.write_text("")
+    assert said in verify()
+    # What is wrong with a file that has something else in it is said once.
+    path.write_text("no checkpoint\n")
+    assert "is gone or empty" not in verify()
+    path.write_text("".join(checkpoint_lines.line(one) + "\n" for one in made))
+    assert "Note" not in verify()
+    made.delete()
+    path.unlink()
+    assert "Note" not in verify()
