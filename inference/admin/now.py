@@ -43,6 +43,8 @@ class WorkerState(StrEnum):
     DRAINING = "draining"
     STUCK = "stuck"
     SILENT = "silent"
+    #: Nobody was heard, because Valkey cannot be asked: it may be silent, or not.
+    UNKNOWN = "unknown"
     STOPPED = "stopped"
     #: It ended without a word, and nobody misses it: another took its place, or it was long ago.
     ENDED = "ended"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -80,6 +80,7 @@ class WorkerAdmin(RecordAdmin):
             "draining": "info",
             "stuck": "danger",
             "silent": "danger",
+            "unknown": "warning",
         },
     )
     def state(self, worker: Any) -> str:
@@ -87,7 +88,9 @@ class WorkerAdmin(RecordAdmin):
             return state_of(worker.heartbeat, timezone.now().timestamp()).value
         if worker.stopped_at:
             return WorkerState.STOPPED.value
-        return (WorkerState.SILENT if worker.is_missed else WorkerState.ENDED).value
+        if not worker.is_missed:
+            return WorkerState.ENDED.value
+        return (WorkerState.SILENT if worker.was_listened_to else WorkerState.UNKNOWN).value
 
     @display(description="Slots taken")
     def load(self, worker: Any) -> str:
@@ -97,7 +100,7 @@ class WorkerAdmin(RecordAdmin):
     @display(description="Last progress")
     def progress(self, worker: Any) -> str:
         if worker.heartbeat is None:
-            return EMPTY
+            return EMPTY if worker.was_listened_to else "Not known: Valkey cannot be reached."
         beat = worker.heartbeat
         age = max(0.0, timezone.now().timestamp() - beat.progressed_at)
         return f"{age:.1f} s ago; {beat.decoding} writing, {beat.prefilling} reading their prompt"
@@ -147,7 +150,8 @@ class WorkerAdmin(RecordAdmin):
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         page = super().get_changelist_instance(request)
         page.result_list = list(page.result_list)
-        _attach_heartbeats(page.result_list)
+        if not _attach_heartbeats(page.result_list):
+            messages.warning(request, "Valkey cannot be reached, so nobody knows what the workers do.")
         return page
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
@@ -157,9 +161,13 @@ class WorkerAdmin(RecordAdmin):
         return worker
 
 
-def _attach_heartbeats(workers: list[Any]) -> None:
-    beats = {beat.worker: beat for beat in living() or ()}
+def _attach_heartbeats(workers: list[Any]) -> bool:
+    """Put beside each worker what it says now, and whether it is missed; whether Valkey could be asked."""
+    living_now = living()
+    beats = {beat.worker: beat for beat in living_now or ()}
     missed = {worker.pk for worker in missing(beats, timezone.now())}
     for worker in workers:
         worker.heartbeat = beats.get(worker.id.hex)
         worker.is_missed = worker.pk in missed
+        worker.was_listened_to = living_now is not None
+    return living_now is not None

@@ -10,6 +10,8 @@ import time_machine
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from accounts import ledger
 from accounts.admission import admit, plan
@@ -32,6 +34,8 @@ from tests.factories import (
 )
 from tests.heartbeats import make_heartbeat
 
+#: A Valkey that is away, not asked for seconds.
+NOWHERE = redis.Redis(unix_socket_path="/nowhere/valkey.sock", retry=Retry(NoBackoff(), 0))
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -133,8 +137,7 @@ def test_the_page_asks_for_its_changing_part_alone(as_operator: Client) -> None:
 def test_the_landing_page_says_when_valkey_cannot_be_reached(
     as_operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nowhere = redis.Redis(unix_socket_path="/nowhere/valkey.sock")
-    monkeypatch.setattr(store, "shared_client", lambda: nowhere)
+    monkeypatch.setattr(store, "shared_client", lambda: NOWHERE)
     page = as_operator.get(reverse("admin:index"))
     assert page.context["now"].workers is None
     assert "Valkey cannot be reached" in page.content.decode()
@@ -172,6 +175,20 @@ def test_workers_are_listed_with_what_they_do_now(as_operator: Client, valkey: r
     page = as_operator.get(_url("worker_changelist")).content.decode()
     for word in ("serving", "4 of 8", "stopped", "silent", "ended"):
         assert word in page
+
+
+def test_a_worker_that_nobody_could_listen_to_is_not_called_silent(
+    as_operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = WorkerFactory()
+    WorkerFactory(last_seen_at=timezone.now() - timedelta(hours=2))
+    monkeypatch.setattr(store, "shared_client", lambda: NOWHERE)
+    listed = as_operator.get(_url("worker_changelist")).content.decode()
+    for word in ("Valkey cannot be reached, so nobody knows what the workers do.", "unknown", "ended"):
+        assert word in listed
+    assert "silent" not in listed
+    shown = as_operator.get(_url("worker_change", worker.pk)).content.decode()
+    assert "Not known: Valkey cannot be reached." in shown
 
 
 def test_a_generation_s_page_tells_its_lane_and_why(as_operator: Client) -> None:
