@@ -27,6 +27,9 @@ from signalbox.configuration import configuration
 
 __all__ = ["Delivery", "Follower", "LogExpired", "RefillReason", "StreamDiverged", "delivery"]
 
+#: How long an answer's end may wait until the generation is settled. A busy worker settles within tenths of a second;
+#: where the database is away, the answer is there all the same.
+SETTLED_WITHIN_S: Final = 2.0
 #: Stream entries that are read at once at most.
 _ENTRIES_PER_READ: Final = 256
 #: Pause before Valkey is asked again after an error, in seconds.
@@ -43,10 +46,16 @@ _log = structlog.get_logger(__name__)
 class Delivery:
     """The followers of one event loop, and the tasks that serve them (started by the first ``follow``).
 
-    ``connect`` makes a client of the Valkey that holds the queue.
+    ``connect`` makes a client of the Valkey that holds the queue. ``settled_within_s``: how many seconds the end of an
+    answer waits at most until it is settled.
     """
 
-    def __init__(self, connect: Callable[[], redis.asyncio.Redis] = store.async_client) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], redis.asyncio.Redis] = store.async_client,
+        settled_within_s: float = SETTLED_WITHIN_S,
+    ) -> None:
+        self.settled_within_s = settled_within_s
         #: How often followers went to the token log, by reason.
         self.refills: Counter[RefillReason] = Counter()
         self._client = connect()
@@ -70,13 +79,14 @@ class Delivery:
 
         ``epoch``: that of the event ``after``, if the reader knows it; it proves that the log still holds that event.
         The follower yields ``Delta`` and ``End`` in the order of their ``seq``, without gaps or repeats, and
-        ``PrefillProgress`` as it comes; it ends after ``End``. It survives restarts of Valkey, workers and reader.
-        While it is followed the generation counts as attached.
+        ``PrefillProgress`` as it comes; it ends after ``End``, which waits ``settled_within_s`` at most until the
+        generation is settled. It survives restarts of Valkey, workers and reader. While it is followed the generation
+        counts as attached.
 
         The follower raises ``LogExpired`` (at once if ``after`` is not 0, else after two sweeps without a trace) and
         ``StreamDiverged``.
         """
-        follower = Follower(self._client, generation, after, epoch, self.refills)
+        follower = Follower(self._client, generation, after, epoch, self.refills, self.settled_within_s)
         self._followers.setdefault(generation, set()).add(follower)
         self._start_tasks()
         self._arrival.set()

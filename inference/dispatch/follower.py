@@ -25,6 +25,8 @@ EXCERPT_ENTRIES: Final = 512
 IDLE_S: Final = 5.0
 #: Pause before the log is asked again that could not be read, or of which there is no trace.
 RETRY_S: Final = 0.25
+#: Pauses between looks whether an ended generation is settled, at first and at most: that takes some hundredths.
+_SETTLED_YET_S: Final = (0.005, 0.1)
 
 _log = structlog.get_logger(__name__)
 
@@ -61,6 +63,9 @@ class RefillReason(StrEnum):
 class Follower:
     """An asynchronous iterator over a generation's publications; it ends after ``End``.
 
+    ``End`` waits until the generation is settled, ``settled_within_s`` seconds at most: whoever has read it may ask for
+    more at once, and finds given back what the generation has not used.
+
     Made by ``Delivery.follow``. For one task at a time. Waiting for the next publication may be cancelled (by a
     time-out, say) and taken up again; nothing is lost.
     """
@@ -72,6 +77,7 @@ class Follower:
         after: int,
         epoch: int | None,
         refills: Counter[RefillReason],
+        settled_within_s: float = 0.0,
     ) -> None:
         self.generation = generation
         #: The last ``seq`` that was handed out, and its epoch (None: not known yet).
@@ -83,6 +89,8 @@ class Follower:
         self._replay: deque[LogEntry] = deque()
         self._refill: RefillReason | None = RefillReason.START
         self._reading: asyncio.Task[None] | None = None
+        self._settled_within_s = settled_within_s
+        self._settling: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._ended = False
         self._was_known = False
@@ -104,8 +112,9 @@ class Follower:
 
     def close(self) -> None:
         """Stop what it still does."""
-        if self._reading is not None:
-            self._reading.cancel()
+        for task in (self._reading, self._settling):
+            if task is not None:
+                task.cancel()
 
     def __aiter__(self) -> Self:
         return self
@@ -114,12 +123,18 @@ class Follower:
         """The next publication. Raises ``LogExpired`` or ``StreamDiverged`` where there can be none."""
         while True:
             if self._replay and self._reading is None:
+                if not self._may_hand_out(self._replay[0]):
+                    await self._until_settled()
+                    continue
                 return self._hand_out(self._replay.popleft())
             if self._ended:
                 raise StopAsyncIteration
             if self._refill is not None or self._reading is not None:
                 await self._replenish()
             elif self._arrived:
+                if not self._may_hand_out(self._arrived[0]):
+                    await self._until_settled()
+                    continue
                 publication = self._arrived.popleft()
                 if isinstance(publication, PrefillProgress):
                     return publication
@@ -160,6 +175,29 @@ class Follower:
                 await self._news.wait()
         except TimeoutError:
             self.refill(RefillReason.IDLE)
+
+    def _may_hand_out(self, publication: Publication) -> bool:
+        return not isinstance(publication, End) or (self._settling is not None and self._settling.done())
+
+    async def _until_settled(self) -> None:
+        """In a task of its own, as the log is read. Once: what is not settled by then is handed out all the same."""
+        if self._settling is None:
+            self._settling = asyncio.create_task(self._watch_settlement())
+        await asyncio.wait({self._settling})
+
+    async def _watch_settlement(self) -> None:
+        until = time.monotonic() + self._settled_within_s
+        pause_s, longest_s = _SETTLED_YET_S
+        while time.monotonic() < until:
+            try:
+                excerpt = await token_log.aread_excerpt(self._client, self.generation, self.seq, 1)
+            except redis.RedisError as error:
+                _log.warning("settlement_not_awaited", generation=self.generation, error=str(error))
+                return
+            if excerpt.over or not excerpt.known:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
 
     async def _replenish(self) -> None:
         """Read on from the last entry that was handed out.

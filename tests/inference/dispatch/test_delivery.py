@@ -33,6 +33,8 @@ from tests.inference.dispatch.conftest import DEADLINE_S, MODEL, delta, end, let
 
 @pytest.fixture
 async def deliver(valkey: redis.Redis) -> AsyncIterator[Delivery]:
+    # What is published here is settled by nobody.
+    delivery().settled_within_s = 0.0
     yield delivery()
     await delivery().aclose()
 
@@ -87,6 +89,30 @@ async def test_what_was_published_before_is_replayed_and_what_comes_after_follow
         publish(valkey, generation, end(4))
         assert await rest_of(stream) == [delta(3), end(4)]
     assert deliver.following == 0
+
+
+async def test_the_end_waits_for_the_settlement_and_nothing_is_lost_by_short_time_outs(
+    deliver: Delivery, valkey: redis.Redis, generation: str
+) -> None:
+    deliver.settled_within_s = DEADLINE_S
+    publish(valkey, generation, delta(1))
+    async with deliver.follow(generation) as stream:
+        assert await next_of(stream) == delta(1)
+        publish(valkey, generation, end(2))
+        for _ in range(5):
+            assert await stream.next(0.02) is None
+        claims.acknowledge(valkey, generation, 1, 0)
+        assert await rest_of(stream) == [end(2)]
+
+
+async def test_the_end_comes_although_nobody_settles(
+    deliver: Delivery, valkey: redis.Redis, generation: str
+) -> None:
+    """The answer is whole; that the database is away is no reason to keep it."""
+    deliver.settled_within_s = 0.05
+    async with deliver.follow(generation) as stream:
+        publish(valkey, generation, delta(1), end(2))
+        assert await rest_of(stream) == [delta(1), end(2)]
 
 
 async def test_a_follower_that_comes_back_gets_what_it_has_not_seen(
@@ -333,6 +359,7 @@ def test_each_event_loop_has_its_own_delivery(valkey: redis.Redis, generation: s
             return delivery(), await rest_of(stream)
 
     publish(valkey, generation, delta(1), end(2))
+    claims.acknowledge(valkey, generation, 1, 0)
     first, seen = asyncio.run(follow())
     second, seen_again = asyncio.run(follow())
     assert first is not second

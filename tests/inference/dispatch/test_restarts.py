@@ -125,7 +125,7 @@ def generation(own_valkey: OwnValkey) -> str:
 
 async def test_an_open_stream_goes_on_after_a_killed_valkey(own_valkey: OwnValkey, generation: str) -> None:
     client = own_valkey.client()
-    deliver = Delivery(own_valkey.async_client)
+    deliver = Delivery(own_valkey.async_client, settled_within_s=0.0)
     async with deliver.follow(generation) as stream:
         publishing.publish(client, "worker", [(generation, 1, delta(1))])
         assert await within_deadline(anext(stream)) == delta(1)
@@ -145,7 +145,7 @@ async def test_followers_find_back_by_the_stream_and_not_only_by_looking_at_the_
 ) -> None:
     monkeypatch.setattr("inference.dispatch.follower.IDLE_S", 3600.0)
     client = own_valkey.client()
-    deliver = Delivery(own_valkey.async_client)
+    deliver = Delivery(own_valkey.async_client, settled_within_s=0.0)
     async with deliver.follow(generation) as stream:
         publishing.publish(client, "worker", [(generation, 1, delta(1))])
         assert await within_deadline(anext(stream)) == delta(1)
@@ -163,7 +163,7 @@ async def test_a_stream_opened_while_valkey_is_down_starts_when_it_is_back(
     client = own_valkey.client()
     publishing.publish(client, "worker", [(generation, 1, delta(1)), (generation, 1, end(2))])
     own_valkey.crash()
-    deliver = Delivery(own_valkey.async_client)
+    deliver = Delivery(own_valkey.async_client, settled_within_s=0.0)
     async with deliver.follow(generation) as stream:
         assert await stream.next(0.1) is None
         await in_thread(own_valkey.start)
@@ -178,7 +178,7 @@ async def test_a_reader_ahead_of_a_log_that_lost_its_end_is_told_so_on_reconnect
     monkeypatch.setattr("inference.dispatch.follower.IDLE_S", 3600.0)
     client = own_valkey.client()
     publishing.publish(client, "worker", [(generation, 1, delta(1))])
-    deliver = Delivery(own_valkey.async_client)
+    deliver = Delivery(own_valkey.async_client, settled_within_s=0.0)
     async with deliver.follow(generation) as stream:
         assert await within_deadline(anext(stream)) == delta(1)
         while not deliver.refills[RefillReason.RECONNECTED]:
@@ -194,7 +194,7 @@ async def test_a_reader_ahead_of_a_log_that_lost_its_end_is_told_so_on_reconnect
 async def test_a_reader_whose_log_was_wiped_is_told_so(own_valkey: OwnValkey, generation: str) -> None:
     client = own_valkey.client()
     publishing.publish(client, "worker", [(generation, 1, delta(1))])
-    deliver = Delivery(own_valkey.async_client)
+    deliver = Delivery(own_valkey.async_client, settled_within_s=0.0)
     async with deliver.follow(generation) as stream:
         assert await within_deadline(anext(stream)) == delta(1)
         await in_thread(own_valkey.crash)
@@ -210,7 +210,7 @@ async def test_a_reader_that_had_seen_nothing_survives_a_wiped_valkey(own_valkey
     queue = DispatchQueue(client)
     task = make_task()
     queue.enqueue(task)
-    deliver = Delivery(own_valkey.async_client)
+    deliver = Delivery(own_valkey.async_client, settled_within_s=0.0)
     async with deliver.follow(task.generation) as stream:
         assert await stream.next(0.1) is None
         await in_thread(own_valkey.crash)
