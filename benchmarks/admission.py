@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.counters import Counters
+from benchmarks.counters import BEAT_S, Counters
 from benchmarks.openai_stream import OpenStream
 from benchmarks.prompts import PROMPTS, chat, long_prompt
 
@@ -22,8 +22,6 @@ _SETTLED_TOKENS = 6
 _seeds = itertools.count()
 #: Gaps of one stream in a window below which nothing can be said.
 FEWEST_GAPS = 4
-#: A worker tells its counters once a second.
-_BEAT_S = 1.2
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ async def admission(
         first = [stream.arrivals[0] if stream.arrivals else time.perf_counter() for stream in asked]
         counted = None
         if count and before:
-            await asyncio.sleep(_BEAT_S)
+            await asyncio.sleep(BEAT_S)
             counted = (await asyncio.to_thread(count)).since(before)
     finally:
         for stream in (*running, *asked):

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.processes import Platform
 
 #: A worker tells its counters about once a second.
-_BEAT_S = 1.2
+BEAT_S = 1.2
 #: Longest wait for a worker to go by what was set.
 _FOLLOWS_S = 30.0
 #: A fixed interval that no target leads to: it tells whether the worker goes by it.
@@ -145,4 +145,4 @@ def _wait(platform: Platform, follows: Callable[[Counters], bool], what: str) ->
     while not follows(now := read(platform)):
         if time.monotonic() > deadline:
             raise RuntimeError(f"the worker does not {what}: it tells {now}")
-        time.sleep(_BEAT_S / 4)
+        time.sleep(BEAT_S / 4)
