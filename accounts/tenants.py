@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from zoneinfo import available_timezones
 
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_slug
@@ -16,6 +15,7 @@ from accounts.models import Lane, Tenant, User
 from accounts.principal import Actor
 from accounts.refusals import ChangeRefusal, ChangeRefused, checked_text
 from accounts.tenancy import tenant_scope
+from accounts.time_zones import time_zones
 
 _AUDITED = ("name", "slug", "suffix_pool", "time_zone", "closed_at")
 
@@ -99,7 +99,8 @@ def set_time_zone(*, tenant: Tenant, time_zone: str, actor: Actor) -> Tenant:
     with transaction.atomic():
         tenant = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
         before = audit.fields_of(tenant, *_AUDITED)
-        tenant.time_zone = _checked_time_zone(time_zone)
+        if time_zone != tenant.time_zone:  # one that is no longer offered may stay
+            tenant.time_zone = _checked_time_zone(time_zone)
         after = audit.fields_of(tenant, *_AUDITED)
         if after != before:
             tenant.save(update_fields=["time_zone"])
@@ -132,7 +133,7 @@ def _set_closed(tenant: Tenant, closed: bool, action: str, actor: Actor) -> Tena
 
 
 def _checked_time_zone(time_zone: str) -> str:
-    if time_zone not in available_timezones():
+    if time_zone not in time_zones():
         raise ChangeRefused(
             ChangeRefusal.INVALID,
             f"There is no time zone {time_zone!r}. Name one as in Asia/Seoul, Europe/Berlin or UTC.",

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from typing import Any, cast
-from zoneinfo import available_timezones
 
 from django import forms
 from django.contrib import admin
@@ -23,6 +22,7 @@ from accounts.audience import Audience
 from accounts.formatting import EMPTY, ago, code, number, time_field
 from accounts.models import ApiKey, Entitlement, Lane, Membership, Tenant, User
 from accounts.models.entitlement import giving_from
+from accounts.time_zones import time_zones
 
 
 class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -54,9 +54,9 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 def _zones(present: str) -> list[tuple[str, list[tuple[str, str]]]]:
-    """All time zones by region; the present one even where this machine no longer knows it."""
+    """All time zones by region; the present one even where it is no longer offered."""
     regions: dict[str, list[tuple[str, str]]] = {"Most used": [("UTC", "UTC")]}
-    for zone in sorted(available_timezones() | {present}):
+    for zone in sorted(time_zones() | {present}):
         region, slash, place = zone.partition("/")
         if zone != "UTC":
             regions.setdefault(region if slash else "Others", []).append(
