@@ -15,6 +15,7 @@ import structlog
 from django.http import HttpRequest, HttpResponse, HttpResponseServerError
 from django.shortcuts import render
 from django.template.loader import render_to_string
+from django.utils.encoding import escape_uri_path
 from django.views.decorators.csrf import requires_csrf_token
 
 from accounts.audit.recording import kept_from_recording
@@ -34,8 +35,17 @@ def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 @requires_csrf_token
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """403, for whoever is signed in and lacks the right."""
-    return _page(request, "403.html", HTTPStatus.FORBIDDEN)
+    """403, for whoever is signed in and lacks the right. It is a refusal, no fault: one line says whose."""
+    user = getattr(request, "user", None)
+    _log.warning(
+        "permission_denied",
+        method=request.method,
+        path=escape_uri_path(request.path),
+        user=user.pk.hex if user is not None and user.is_authenticated else None,
+    )
+    answer = _page(request, "403.html", HTTPStatus.FORBIDDEN)
+    _keep_from_being_logged_again(answer)
+    return answer
 
 
 @requires_csrf_token
@@ -54,8 +64,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
     if isinstance(error, MissingStaticFile):
         _log_missing(error)
         answer = HttpResponse(render_to_string("503.html"), status=HTTPStatus.SERVICE_UNAVAILABLE)
-        # In one line, which says what to do, and not once more with a traceback.
-        answer._has_been_logged = True  # type: ignore[attr-defined]
+        _keep_from_being_logged_again(answer)
         return answer
     template = "500_not_recorded.html" if kept_from_recording(error) else "500.html"
     return HttpResponseServerError(render_to_string(template))
@@ -67,6 +76,11 @@ def _page(request: HttpRequest, template: str, status: HTTPStatus) -> HttpRespon
     except MissingStaticFile as error:
         _log_missing(error)
         return render(request, template, {"look": _PLAIN}, status=status)
+
+
+def _keep_from_being_logged_again(answer: HttpResponse) -> None:
+    """Django would write another line for it, with a traceback."""
+    answer._has_been_logged = True  # type: ignore[attr-defined]
 
 
 def _log_missing(error: MissingStaticFile) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import structlog
 from django.conf import settings as django_settings
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import PermissionDenied
+from django.core.handlers.exception import response_for_exception
+from django.http import HttpResponse
 from django.template.loader import render_to_string
 from django.test import Client, RequestFactory
 from django.urls import reverse
@@ -13,6 +18,7 @@ from django.views.defaults import bad_request, server_error
 from structlog.testing import capture_logs
 
 from accounts.audit import AuditError
+from accounts.models import User
 from signalbox.error_pages import server_error as our_server_error
 from tests.factories import OperatorFactory, UserFactory
 
@@ -146,3 +152,53 @@ def test_what_the_audit_kept_from_being_done_is_said_not_to_have_been_done(
     assert answer.status_code == 500
     assert said in answer.content.decode()
     assert "/static/" not in answer.content.decode()
+
+
+def _answered(error: Exception, user: User | AnonymousUser) -> HttpResponse:
+    """As Django answers when a view has raised it."""
+    request = RequestFactory().post("/admin/lanes%0Aor/", {"name": "high"})
+    request.user = user
+    return response_for_exception(request, error)
+
+
+@pytest.mark.django_db
+def test_what_is_not_allowed_is_one_line_that_says_who_asked_for_what(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client, user = Client(), UserFactory()
+    client.force_login(user)
+    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        answer = client.get(reverse("admin:login"))
+    assert answer.status_code == 403
+    [line] = [line for line in lines if line["event"] == "permission_denied"]
+    assert line == {
+        "event": "permission_denied",
+        "log_level": "warning",
+        "method": "GET",
+        "path": "/admin/login/",
+        "user": user.id.hex,
+        "request_id": answer["x-request-id"],
+    }
+    assert not [record for record in caplog.records if record.name == "django.request"]
+
+
+@pytest.mark.django_db
+def test_its_line_is_one_whatever_was_asked_for_and_by_nobody_too() -> None:
+    with capture_logs() as lines:
+        assert _answered(PermissionDenied(), AnonymousUser()).status_code == 403
+    [line] = [line for line in lines if line["event"] == "permission_denied"]
+    assert (line["method"], line["path"], line["user"]) == ("POST", "/admin/lanes%0Aor/", None)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("error", "traced"), [(PermissionDenied("no"), False), (ValueError("what"), True)])
+def test_only_what_nobody_expected_is_logged_with_a_traceback(
+    error: Exception, traced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    try:
+        raise error
+    except (PermissionDenied, ValueError) as raised:
+        _answered(raised, AnonymousUser())
+    assert [record.exc_info is not None for record in caplog.records if record.name == "django.request"] == (
+        [True] if traced else []
+    )
