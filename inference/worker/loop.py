@@ -145,6 +145,7 @@ class TickLoop:
         while plan.decision.action is Action.SPECULATE and not self._slot.promote():
             plan = self._decide()
         self._last = decision = plan.decision
+        self.board.begin(decision, self._account.limits)
         rows, started = self.roster.decoding_rows, time.monotonic()
         match decision.action:
             case Action.PREFILL:
@@ -378,6 +379,7 @@ class TickLoop:
                 entries = sequence.fail(0, too_large(task.cost, self._memory.longest_sequence()))
             if not (entries and isinstance(entries[-1], End)):
                 self.roster.admit(sequence)
+                self.board.admitted()
         except Exception:  # noqa: BLE001 (whatever it is, it costs this generation only)
             self._metrics.faults(Fault.ADMISSION).add()
             _log.exception("generation_not_admitted", generation=key)

@@ -38,6 +38,7 @@ class SnapshotBoard:
         self._slot = slot
         self._recent: deque[tuple[str, float]] = deque(maxlen=_TICKS)
         self._shown_at = 0.0
+        self._untold = False
 
     def show(self, decision: TickDecision, limits: PrefillLimits, seconds: float) -> None:
         """Note a tick that took ``seconds``. Draws a snapshot if the last one is old, or if there will be no next soon.
@@ -51,7 +52,20 @@ class SnapshotBoard:
         now = time.monotonic()
         if idle or now - self._shown_at >= _LEAST_AGE_S:
             self._shown_at = now
-            self.latest = self._draw(decision.prefill_debt, limits)
+            self._show(decision.prefill_debt, limits)
+
+    def admitted(self) -> None:
+        """Somebody has come since the last snapshot."""
+        self._untold = True
+
+    def begin(self, decision: TickDecision, limits: PrefillLimits) -> None:
+        """Before a tick, which may be long: draw a snapshot if the last one does not tell of all who are admitted."""
+        if self._untold:
+            self._show(decision.prefill_debt, limits)
+
+    def _show(self, debt: int, limits: PrefillLimits) -> None:
+        self._untold = False
+        self.latest = self._draw(debt, limits)
 
     def _draw(self, debt: int, limits: PrefillLimits) -> SchedulerSnapshot:
         return SchedulerSnapshot(

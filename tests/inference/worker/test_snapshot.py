@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
 
+from accounts.tenancy import every_tenant
+from inference.admin.now import WorkerState, now
+from inference.admin.running import Doing
 from inference.dispatch.heartbeats import heartbeats
+from inference.engine.engine import Engine, StepResult
 from inference.messages import SchedulerSnapshot, encode
 from inference.models import LanguageModel
 from inference.scheduling.tick import Action, PrefillLimits, TickDecision
@@ -133,3 +139,33 @@ def test_a_snapshot_reaches_the_heartbeat(
         model.prefill_interval,
     )
     assert "d" in beat.scheduler.recent
+
+
+def test_what_a_worker_has_claimed_is_told_while_its_first_tick_still_runs(
+    start_worker: Callable[..., WorkerInThread],
+    model: LanguageModel,
+    valkey: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefill, begun, may_end = Engine.prefill, threading.Event(), threading.Event()
+
+    def long_prefill(engine: Engine, *arguments: Any) -> StepResult:
+        begun.set()
+        assert may_end.wait(60)
+        return prefill(engine, *arguments)
+
+    def told() -> list[tuple[WorkerState, list[tuple[str, Doing]]]]:
+        with every_tenant("a test looks"):
+            page = now()
+        doing = [(one.generation.id.hex, one.doing) for one in page.running]
+        return [(worker.state, doing) for worker in page.workers or () if worker.heartbeat.scheduler]
+
+    monkeypatch.setattr(Engine, "prefill", long_prefill)
+    start_worker()
+    wait_until(lambda: told() == [(WorkerState.IDLE, [])])
+    generation = submit(model, unattended=True)
+    try:
+        assert begun.wait(60)
+        wait_until(lambda: told() == [(WorkerState.SERVING, [(generation, Doing.READING)])])
+    finally:
+        may_end.set()
