@@ -122,7 +122,8 @@ class Delta(Struct, frozen=True, kw_only=True, tag="delta", omit_defaults=True):
 
     ``text`` may be shorter than the tokens' (held back: part of a character, or of a stop string)
     or empty; ``tokens`` are always logged, so that a resuming worker knows them all. Of a speculative round's
-    ``proposed`` drafted tokens, ``accepted`` are among them.
+    ``proposed`` drafted tokens, ``accepted`` are among them. A log's first entry says when it came, in ``at``: who
+    goes on with it after its worker died knows so when the answer began.
     """
 
     seq: int
@@ -132,6 +133,7 @@ class Delta(Struct, frozen=True, kw_only=True, tag="delta", omit_defaults=True):
     index: int = 0
     proposed: int = 0
     accepted: int = 0
+    at: float = 0.0
 
 
 class End(Struct, frozen=True, kw_only=True, tag="end"):

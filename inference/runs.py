@@ -7,7 +7,7 @@ run's epoch shows that there was one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -59,16 +59,6 @@ class RunRecord:
     outcome: RunOutcome
     events: list[Event] = field(default_factory=list)
     worker: Worker | None = None
-
-
-def first_token_at(generation_id: UUID) -> datetime | None:
-    """When the generation's first token came, as one of its runs has reported; None if none has."""
-    reported = GenerationRun.objects.filter(generation_id=generation_id).select_related("generation")
-    for run in reported.order_by("epoch"):
-        for seconds, kind, _ in run.events:
-            if kind == EventKind.FIRST_TOKEN:
-                return run.generation.created_at + timedelta(seconds=seconds)
-    return None
 
 
 def write(run: RunRecord) -> None:

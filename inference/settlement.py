@@ -48,11 +48,13 @@ def settle(
 ) -> bool:
     """Bring the generation to its terminal state: outcome, exact usage, ledger entry, kept output, in one transaction.
 
-    ``first_token_at`` is in Unix seconds. ``run``, the claim that came to this end, is written in the same transaction.
-    False: it was settled already, or a newer epoch owns it; the run is written nevertheless, for it was.
+    ``first_token_at`` is in Unix seconds; None: as the log tells. ``run``, the claim that came to this end, is written
+    in the same transaction. False: it was settled already, or a newer epoch owns it; the run is written nevertheless,
+    for it was.
     """
     with every_tenant("settlement is by generation"):
         entries = _kept_entries(generation_id)
+        began_at = _first_token_at(generation_id, first_token_at)
         with transaction.atomic():
             now = timezone.now()
             # Generation and ledger entry name their counts as the usage does.
@@ -66,7 +68,7 @@ def settle(
                 cancel_reason=end.cancel_reason or "",
                 failure_code=end.failure.code if end.failure else "",
                 failure_message=end.failure.message if end.failure else "",
-                first_token_at=_first_token_at(generation_id, epoch, first_token_at),
+                first_token_at=began_at,
                 ended_at=now,
                 **counts,
             )
@@ -108,11 +110,11 @@ def kept_output(generation_id: UUID) -> list[LogEntry] | None:
     return _output_decoder.decode(zlib.decompress(output.events)) if output else None
 
 
-def _first_token_at(generation_id: UUID, epoch: int, told: float | None) -> datetime | None:
-    """When its first token came: as its last owner says, or an earlier one has reported."""
-    if told is not None:
-        return datetime.fromtimestamp(told, UTC)
-    return runs.first_token_at(generation_id) if epoch > 1 else None
+def _first_token_at(generation_id: UUID, told: float | None) -> datetime | None:
+    """As the owner says that had it, or else the token log. Read before the transaction, like the entries."""
+    if told is None:
+        told = token_log.first_token_at(store.shared_client(), generation_id.hex)
+    return None if told is None else datetime.fromtimestamp(told, UTC)
 
 
 def _pack(entries: list[LogEntry]) -> bytes:

@@ -42,7 +42,6 @@ class Timeline(AnswerModel):
     claimed_at: float | None
     """By the worker that has it, or had it last: later than the first token where another had begun it."""
     first_token_at: float | None
-    """Null too where the worker that began the answer died before it could tell."""
     ended_at: float | None
 
 

@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 
 from inference.dispatch import keys
-from inference.messages import LogEntry, log_entry_decoder
+from inference.messages import Delta, LogEntry, log_entry_decoder
 from signalbox.configuration import configuration
 
 
@@ -34,6 +34,14 @@ class LogExcerpt:
 def read(client: redis.Redis, generation: str, after: int = 0) -> list[LogEntry]:
     """The entries after ``seq`` ``after``, in order; empty for an unknown or expired log."""
     return decode(cast(list[bytes], client.lrange(keys.log(generation), after, -1)))
+
+
+def first_token_at(client: redis.Redis, generation: str) -> float | None:
+    """When the generation's first token came, in Unix seconds; None for a log that has none."""
+    for entry in decode(cast(list[bytes], client.lrange(keys.log(generation), 0, 0))):
+        if isinstance(entry, Delta):
+            return entry.at or None
+    return None
 
 
 async def aread(client: redis.asyncio.Redis, generation: str, after: int = 0) -> list[LogEntry]:

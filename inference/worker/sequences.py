@@ -86,6 +86,7 @@ class RunningSequence:
         self.slot_offered = False
         #: Tokens of the prompt that the prefix cache had when the generation first ran.
         self.cached_tokens = 0
+        #: Unix seconds, if this claim had it. Of an earlier one its log tells.
         self.first_token_at: float | None = None
         self.timeline = RunTimeline(claim, claimed_at)
         self._last_token_at = 0.0
@@ -183,14 +184,13 @@ class RunningSequence:
         """Note that ``count`` tokens came at ``now`` (monotonic seconds); seconds since those before, if any."""
         self.timeline.tokens(now, count)
         before, self._last_token_at = self._last_token_at, now
-        if before:
-            return now - before
-        if not self.resumed_from:
-            self.first_token_at = time.time()
-        return None
+        return now - before if before else None
 
     def _delta(self, tokens: list[int], text: str, proposed: int = 0, accepted: int = 0) -> Delta:
         self._last_seq += 1
+        at = 0.0
+        if self._last_seq == 1:
+            self.first_token_at = at = time.time()
         return Delta(
             seq=self._last_seq,
             epoch=self.epoch,
@@ -198,6 +198,7 @@ class RunningSequence:
             text=text,
             proposed=proposed,
             accepted=accepted,
+            at=at,
         )
 
     def _text_of(self, tokens: Sequence[int]) -> tuple[str, FinishReason | None]:

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -12,11 +11,8 @@ from django.db import connection
 
 from accounts.models import LedgerEntry
 from accounts.tenancy import every_tenant, tenant_scope
-from inference import runs
 from inference.dispatch import publishing
 from inference.messages import Delta, End, Usage
-from inference.models import RunOutcome
-from inference.runs import EventKind, RunRecord
 from inference.settlement import kept_output, settle, settle_from_log, start
 from tests.factories import GenerationFactory, LanguageModelFactory
 from tests.inference.doors import WORKER, accepted, claimed, end_of, publish_tokens, row
@@ -74,26 +70,21 @@ def test_the_record_says_what_the_ledger_says(valkey: redis.Redis) -> None:
     assert row(got.task.generation).prompt_tokens == _ledger()[0].prompt_tokens == 0
 
 
-def test_the_first_token_came_when_an_earlier_run_says(valkey: redis.Redis) -> None:
+def test_the_first_token_came_when_the_log_says_if_its_worker_died(valkey: redis.Redis) -> None:
     model = LanguageModelFactory()
     accepted(model)
     got = claimed(valkey, model)
     generation_id = uuid.UUID(got.task.generation)
-    now = time.time()
-    runs.write(
-        RunRecord(
-            generation=generation_id,
-            epoch=1,
-            claimed_at=now,
-            ended_at=now,
-            outcome=RunOutcome.PREEMPTED,
-            events=[(2.5, EventKind.FIRST_TOKEN, {})],
-        )
+    began_at = got.task.accepted_at + 2.5
+    first = Delta(seq=1, epoch=1, tokens=[1], text="a", at=began_at)
+    second = Delta(seq=2, epoch=1, tokens=[2], text="b")
+    publishing.publish(
+        valkey, WORKER, [(got.task.generation, got.epoch, first), (got.task.generation, got.epoch, second)]
     )
-    later = msgspec.structs.replace(end_of(got, 1, completion_tokens=4), epoch=2)
+    # Its run has no row: only a worker that lives reports one.
+    later = msgspec.structs.replace(end_of(got, 3, completion_tokens=2), epoch=2)
     assert settle(generation_id, 2, later)
-    settled = row(got.task.generation)
-    assert settled.first_token_at == settled.created_at + timedelta(seconds=2.5)
+    assert row(got.task.generation).first_token_at == datetime.fromtimestamp(began_at, UTC)
 
 
 def test_of_many_who_settle_at_once_one_does(valkey: redis.Redis) -> None:

@@ -149,6 +149,10 @@ def test_a_killed_workers_text_is_continued_by_the_next_worker_to_the_token(
     assert_undisturbed(valkey, generation, engine, expected)
     epochs = [entry.epoch for entry in token_log.read(valkey, generation)]
     assert epochs == [1] * before + [2] * (len(epochs) - before)
+    settled = row(generation)
+    assert settled.claimed_at is not None
+    assert settled.first_token_at is not None
+    assert settled.created_at < settled.first_token_at < settled.claimed_at, "of the worker that died"
 
 
 @pytest.mark.slow

@@ -254,6 +254,8 @@ def test_a_sequence_goes_on_from_a_log_cut_anywhere(tokens: Tokenizer, stop: lis
         assert [entry.seq for entry in log] == [entry.seq for entry in whole]
         assert end_of(log).usage == end_of(whole).usage
         assert {entry.epoch for entry in log[cut:]} == {2}
+        told = [bool(entry.at) for entry in log if isinstance(entry, Delta)]
+        assert told == [True, *[False] * (len(told) - 1)], "the first entry says when the answer began"
 
 
 @given(

@@ -117,6 +117,10 @@ def test_what_goes_back_to_the_queue_leaves_a_run_and_the_next_one_says_what_it_
     produced = [sum(span["tokens"] for span in of_kind(run, EventKind.TOKENS)) for run in (first, second)]
     assert produced == [5 - 1, 30 - 5]
     assert first.ended_at <= second.claimed_at
+    with every_tenant("a test looks"):
+        began_at = Generation.objects.get(id=generation).first_token_at
+    assert began_at is not None
+    assert first.claimed_at <= began_at <= first.ended_at
 
 
 def test_a_claim_that_is_given_back_before_it_ran_leaves_a_run_too(
