@@ -242,7 +242,8 @@ class GenerationAdmin(RecordAdmin):
 
     @display(description="Waited for a worker")
     def waited(self, generation: Generation) -> str:
-        return _between(generation.created_at, generation.claimed_at)
+        waited = _between(generation.created_at, generation.claimed_at)
+        return f"{waited}, until its last claim" if generation.claimed_at and generation.epoch > 1 else waited
 
     @display(description="First token after")
     def first_token(self, generation: Generation) -> str:

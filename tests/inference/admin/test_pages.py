@@ -276,6 +276,21 @@ def test_a_generation_and_its_ledger_entry_tell_what_was_drafted(as_operator: Cl
     assert "1,210" in page
 
 
+def test_a_generation_that_was_claimed_again_says_which_claim_its_wait_ended_with(
+    as_operator: Client,
+) -> None:
+    def shown(epoch: int) -> str:
+        made = GenerationFactory(state="running", epoch=epoch)
+        with every_tenant("test"):
+            Generation.objects.filter(id=made.id).update(claimed_at=made.created_at + timedelta(seconds=7))
+        return as_operator.get(_url("generation_change", made.pk)).content.decode()
+
+    assert "7.0 s, until its last claim" in shown(2)
+    first = shown(1)
+    assert "7.0 s" in first
+    assert "until its last claim" not in first
+
+
 def test_a_generation_says_in_words_where_it_came_in(as_operator: Client) -> None:
     wanted = GenerationFactory(route="ws.chat")
     GenerationFactory(route="completions")
