@@ -45,6 +45,7 @@ from inference.worker.roster import Roster
 from inference.worker.sequences import RunningSequence, failed_end, too_large
 from inference.worker.slot import SpeculativeSlot
 from inference.worker.speculation_profile import SpeculationProfile
+from inference.worker.terms import Terms
 from inference.worker.tick_account import TickAccount
 from inference.worker.timeline import RunTimeline
 
@@ -71,8 +72,9 @@ class LoopEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A decision, the padded prompt tokens that it runs, and what a prefill would run of whom."""
+    """A decision and what it was made of, the padded prompt tokens it runs, and what a prefill would run of whom."""
 
+    state: TickState
     decision: TickDecision
     prompt_tokens: int
     prompts: PromptPlan
@@ -107,8 +109,9 @@ class TickLoop:
         self.roster: Final = Roster(engine)
         self._pace = pace = Pace()
         self._slot = SpeculativeSlot(engine, self.roster, metrics, pace, profile, settings.speculation)
+        self._terms = Terms(settings, pace)
         self._account = TickAccount(
-            engine, self.roster, self._slot, holdings, memory, metrics, pace, settings
+            engine, self.roster, self._slot, holdings, memory, metrics, pace, self._terms
         )
         self.board: Final = self._account.board
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
@@ -144,8 +147,8 @@ class TickLoop:
         plan = self._decide()
         while plan.decision.action is Action.SPECULATE and not self._slot.promote():
             plan = self._decide()
-        self._last = decision = plan.decision
-        self.board.begin(decision, self._account.limits)
+        self._last = decision = self._terms.charged(plan.state, plan.decision)
+        self.board.begin(decision, self._terms.limits)
         rows, started = self.roster.decoding_rows, time.monotonic()
         match decision.action:
             case Action.PREFILL:
@@ -181,7 +184,7 @@ class TickLoop:
         return not self.roster or time.monotonic() > self._deadline
 
     def _decide(self) -> _Plan:
-        limits, settings = self._account.limits, self._account.settings
+        limits, settings = self._terms.limits, self._terms.settings
         self._slot.offer(limits)
         waiting, parked = self.roster.parked, self.roster.parked_prompts(settings.speculation.drafts)
         rows, slice_pending = self.roster.decoding_rows, self._slot.state.pending
@@ -194,22 +197,21 @@ class TickLoop:
             last=self._last.action,
             cap=settings.lane_floor,
         )
-        decision = decide_tick(
-            TickState(
-                decoding=rows,
-                prefills=len(parked),
-                next_prefill_tokens=prompts.padded,
-                speculative_pending=slice_pending,
-                speculative_prompt_tokens=in_slice,
-                limits=limits,
-                prefill_debt=self._last.prefill_debt,
-                speculative_yielded=self._last.speculative_yielded,
-                slice_prompt_last=self._last.slice_prompt_last,
-                prefill_gave_way=self._last.prefill_gave_way,
-            )
+        state = TickState(
+            decoding=rows,
+            prefills=len(parked),
+            next_prefill_tokens=prompts.padded,
+            speculative_pending=slice_pending,
+            speculative_prompt_tokens=in_slice,
+            limits=limits,
+            prefill_debt=self._last.prefill_debt,
+            speculative_yielded=self._last.speculative_yielded,
+            slice_prompt_last=self._last.slice_prompt_last,
+            prefill_gave_way=self._last.prefill_gave_way,
         )
+        decision = decide_tick(state)
         prompt_tokens = {Action.PREFILL: prompts.padded, Action.SPECULATE: in_slice}.get(decision.action, 0)
-        return _Plan(decision, prompt_tokens, prompts, [waiting[index] for index in prompts.indices])
+        return _Plan(state, decision, prompt_tokens, prompts, [waiting[index] for index in prompts.indices])
 
     # The model's actions
 
@@ -257,7 +259,7 @@ class TickLoop:
 
     def _speculate(self, started: float) -> None:
         """One slice of whoever holds the slot."""
-        sequence, chunk_tokens = self._slot.holder, self._account.limits.chunk_tokens
+        sequence, chunk_tokens = self._slot.holder, self._terms.limits.chunk_tokens
         if self.roster.is_parked(sequence):
             self._step(Action.SPECULATE, [sequence], lambda: self._slot.run_prompt(chunk_tokens), started)
         else:
@@ -348,7 +350,7 @@ class TickLoop:
             case Cancel(reasons):
                 self._cancel(reasons)
             case Reconfigure(settings):
-                self._account.reconfigure(settings)
+                self._terms.reconfigure(settings)
                 self._slot.reconfigure(settings.speculation)
             case UseDrafter(factory):
                 self._engine.set_drafter(factory)

@@ -6,9 +6,7 @@ import statistics
 from collections import deque
 from typing import Final
 
-from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.speculation import added_cost
-from inference.scheduling.tick import PrefillLimits, chunk_for, interval_for, quiet_tokens_for
 
 #: Ticks that a running figure looks back on: a few seconds of decoding, a few long prompts.
 _DECODES: Final = 64
@@ -101,17 +99,3 @@ class _CostByUnits:
     def added(self) -> float | None:
         """See ``scheduling.speculation.added_cost``."""
         return added_cost(self._medians, self._base)
-
-
-def limits_by(settings: SchedulerSettings, pace: Pace, prefills: int) -> PrefillLimits:
-    """The terms for ``prefills`` waiting prompts: as the operator fixed them, or as the targets need them."""
-    limits = settings.limits
-    chunk, interval = limits.chunk_tokens, limits.interval
-    if settings.longest_stall_ms is not None:
-        chunk = chunk_for(settings.longest_stall_ms, pace.dear_prompt_token_ms)
-    if settings.itl_target is not None:
-        token_ms = pace.prompt_token_ms
-        chunk_ms = None if token_ms is None else token_ms * chunk
-        interval = interval_for(settings.itl_target, pace.decode_ms, chunk_ms, max(1, prefills))
-    quiet = quiet_tokens_for(chunk, pace.full_chunk_token_ms, settings.quiet_tick_ms)
-    return PrefillLimits(chunk_tokens=chunk, interval=interval, quiet_tokens=quiet)

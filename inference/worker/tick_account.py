@@ -1,26 +1,26 @@
-"""What each tick took and left: for the metrics and the board, and for the terms of the next."""
+"""What each tick took and left: for the metrics, the board and the terms of the next."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from inference.messages import SchedulerFigures
-from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.tick import Action, TickDecision
 from inference.worker.holdings import Holdings
 from inference.worker.kv_memory import KvMemory
 from inference.worker.metrics import WorkerMetrics
-from inference.worker.pace import Pace, limits_by
+from inference.worker.pace import Pace
 from inference.worker.roster import Roster
 from inference.worker.slot import SpeculativeSlot
 from inference.worker.snapshot import SnapshotBoard
+from inference.worker.terms import Terms
 
 if TYPE_CHECKING:
     from inference.engine.engine import Engine
 
 
 class TickAccount:
-    """The tick thread's own books. ``limits`` are the terms of the next tick, by ``settings`` and what was measured."""
+    """The tick thread's own books."""
 
     def __init__(
         self,
@@ -31,9 +31,8 @@ class TickAccount:
         memory: KvMemory,
         metrics: WorkerMetrics,
         pace: Pace,
-        settings: SchedulerSettings,
+        terms: Terms,
     ) -> None:
-        self.settings = settings
         self._engine = engine
         self._roster = roster
         self._slot = slot
@@ -41,13 +40,8 @@ class TickAccount:
         self._memory = memory
         self._metrics = metrics
         self._pace = pace
-        self.limits = limits_by(settings, self._pace, 0)
+        self._terms = terms
         self.board: Final = SnapshotBoard(roster, self._figures, slot.snapshot)
-
-    def reconfigure(self, settings: SchedulerSettings) -> None:
-        """Schedule by these from the next tick on."""
-        self.settings = settings
-        self.limits = limits_by(settings, self._pace, self._roster.prefills)
 
     def enter(self, decision: TickDecision, rows: int, prompt_tokens: int, seconds: float) -> None:
         """Count a tick that took ``seconds``, and learn from it.
@@ -60,15 +54,15 @@ class TickAccount:
         if decision.action is Action.DECODE:
             self._pace.decoded(rows, seconds)
         elif prompt_tokens:
-            self._pace.prefilled(prompt_tokens, seconds, self.limits.chunk_tokens)
-            # Only now: the debt that this tick has made is paid by the terms under which it was made.
-            self.limits = limits_by(self.settings, self._pace, self._roster.prefills)
-        self._metrics.chunk_tokens.set(self.limits.chunk_tokens)
-        self._metrics.quiet_tokens.set(self.limits.tokens(producing=False))
-        self._metrics.interval.set(self.limits.interval)
+            self._pace.prefilled(prompt_tokens, seconds, self._terms.limits.chunk_tokens)
+            self._terms.prompt_ran()
+        limits = self._terms.limits
+        self._metrics.chunk_tokens.set(limits.chunk_tokens)
+        self._metrics.quiet_tokens.set(limits.tokens(producing=False))
+        self._metrics.interval.set(limits.interval)
         self._enter_memory()
         self._slot.account()
-        self.board.show(decision, self.limits, seconds)
+        self.board.show(decision, limits, seconds)
 
     def _enter_memory(self) -> None:
         reserved, requesters = self._holdings.given_since()
@@ -88,12 +82,12 @@ class TickAccount:
         token_ms, budget = self._pace.prompt_token_ms, self._memory.budget
         return SchedulerFigures(
             decode_ms=self._pace.decode_ms,
-            chunk_ms=None if token_ms is None else token_ms * self.limits.chunk_tokens,
+            chunk_ms=None if token_ms is None else token_ms * self._terms.limits.chunk_tokens,
             kv_reserved=self._holdings.occupied()[1],
             kv_budget=budget.total,
             kv_watermark=budget.watermark,
             kv_cached=self._memory.cached,
             kv_cache_budget=budget.prefix_cache,
-            lane_floor=self.settings.lane_floor,
-            preemption=self.settings.preemption,
+            lane_floor=self._terms.settings.lane_floor,
+            preemption=self._terms.settings.preemption,
         )

@@ -14,8 +14,9 @@ from inference.messages import CancelReason, EndState, PrefillProgress, Sampling
 from inference.models import LanguageModel
 from inference.scheduling.speculation import DeclineReason, Outcome, SpeculationMode
 from inference.scheduling.tick import Action
-from inference.worker.pace import Pace, limits_by
+from inference.worker.pace import Pace
 from inference.worker.requests import Cancel, Reconfigure, Rule
+from inference.worker.terms import Terms
 from tests.inference.worker.conftest import (
     GREEDY,
     PROMPT,
@@ -149,11 +150,13 @@ def test_what_quiet_ticks_cost_does_not_count_as_the_price_of_a_chunk() -> None:
 
 
 def test_a_quiet_tick_is_as_long_as_the_last_one_says_that_it_may_be() -> None:
-    pace, settings = Pace(), replace(SETTINGS, quiet_tick_ms=1000)
-    assert limits_by(settings, pace, 1).quiet_tokens == 16, "not measured yet"
+    pace = Pace()
+    terms = Terms(replace(SETTINGS, quiet_tick_ms=1000), pace)
+    assert terms.limits.quiet_tokens == 16, "not measured yet"
     for token_ms, tokens in ((1, 64), (20, 32), (50, 16), (1, 64)):
         pace.prefilled(16, 16 * token_ms / 1000, 16)
-        assert limits_by(settings, pace, 1).quiet_tokens == tokens
+        terms.prompt_ran()
+        assert terms.limits.quiet_tokens == tokens
 
 
 # Beside a drafter

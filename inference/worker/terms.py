@@ -1,0 +1,67 @@
+"""By which terms prompts and streams share the ticks, and when what follows the operator's targets is reckoned anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from inference.scheduler_settings import SchedulerSettings
+from inference.scheduling.tick import (
+    PrefillLimits,
+    TickDecision,
+    TickState,
+    chunk_for,
+    decide_tick,
+    interval_for,
+    quiet_tokens_for,
+)
+from inference.worker.pace import Pace
+
+
+class Terms:
+    """``limits`` are the next tick's, by ``settings`` and what was measured. Belongs to the tick thread.
+
+    An interval that follows a target is reckoned when debt is made, which is all that it is for, and at no other time:
+    streams are owed what a prompt costs them by what is known when it is run, and for as many prompts as wait then.
+    """
+
+    def __init__(self, settings: SchedulerSettings, pace: Pace) -> None:
+        self.settings = settings
+        self._pace = pace
+        self.limits = self._anew()
+
+    def reconfigure(self, settings: SchedulerSettings) -> None:
+        """Go by these from the next tick on."""
+        self.settings = settings
+        self.limits = self._anew()
+
+    def charged(self, state: TickState, decision: TickDecision) -> TickDecision:
+        """The decision that was made of ``state``, by the interval that holds now if it makes debt."""
+        if decision.prefill_debt <= state.prefill_debt or self.settings.itl_target is None:
+            return decision
+        waiting = state.prefills + (state.speculative_prompt_tokens > 0)
+        self.limits = replace(self.limits, interval=self._interval(self.limits.chunk_tokens, waiting))
+        return decide_tick(replace(state, limits=self.limits))
+
+    def prompt_ran(self) -> None:
+        """The pace has learned from a prompt tick: the chunk and the quiet tick follow it, the interval does not."""
+        self.limits = self._limits(self._chunk(), self.limits.interval)
+
+    def _anew(self) -> PrefillLimits:
+        chunk = self._chunk()
+        return self._limits(chunk, self._interval(chunk, waiting=1))
+
+    def _limits(self, chunk: int, interval: int) -> PrefillLimits:
+        quiet = quiet_tokens_for(chunk, self._pace.full_chunk_token_ms, self.settings.quiet_tick_ms)
+        return PrefillLimits(chunk_tokens=chunk, interval=interval, quiet_tokens=quiet)
+
+    def _chunk(self) -> int:
+        if self.settings.longest_stall_ms is None:
+            return self.settings.limits.chunk_tokens
+        return chunk_for(self.settings.longest_stall_ms, self._pace.dear_prompt_token_ms)
+
+    def _interval(self, chunk: int, waiting: int) -> int:
+        if self.settings.itl_target is None:
+            return self.settings.limits.interval
+        token_ms = self._pace.prompt_token_ms
+        chunk_ms = None if token_ms is None else token_ms * chunk
+        return interval_for(self.settings.itl_target, self._pace.decode_ms, chunk_ms, waiting)
