@@ -18,6 +18,9 @@ from enum import StrEnum
 PROBE_ROUNDS = 2
 #: Profiled generations that settle a verdict.
 SAMPLES = 4
+#: Rounds of one generation that are looked at. Little of an answer's beginning can be guessed, and more the longer it
+#: is, so the first few rounds alone would decline what pays; and an endless answer must not keep a verdict waiting.
+MOST_ROUNDS = 128
 #: A speedup up to the first declines, one from the second on enables; between them the model's setting decides.
 DECLINES_AT, ENABLES_AT = 1.0, 1.15
 #: What one more row is taken to cost while it is not measured: nothing, the least favourable to speculation.
@@ -78,6 +81,11 @@ class Sample:
     def complete(self) -> bool:
         """Whether it counts: it has both probes, and at least one round."""
         return not self.probing and self.rounds > 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it was looked at for long enough."""
+        return self.rounds >= MOST_ROUNDS
 
     def probed(self, ms: float) -> Sample:
         """The sample after one more probe. Raises ``ValueError`` unless ``ms`` is positive and finite."""

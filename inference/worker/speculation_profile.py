@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from inference.scheduler_settings import SpeculationSettings
 from inference.scheduling.speculation import (
@@ -14,9 +13,6 @@ from inference.scheduling.speculation import (
     declined,
     judge,
 )
-
-#: Rounds of one generation that are looked at: a long answer does not keep a verdict waiting.
-_ROUNDS: Final = 16
 
 
 class SpeculationProfile:
@@ -86,7 +82,7 @@ class SpeculationProfile:
         sample = self._running.get(key, Sample())
         sample = sample.probed(ms) if sample.probing else sample.ran(ms, accepted)
         self._running[key] = sample
-        if sample.rounds >= _ROUNDS:
+        if sample.full:
             self._done.add(key)
             self._take(self._running.pop(key))
 
