@@ -28,7 +28,7 @@ from benchmarks.arguments import parser as arguments_parser
 from benchmarks.trust import refuse_when_busy, spread
 
 #: As shipped: slices of one grant.
-_GRANT_ROUNDS = 4
+_GRANT_ROUNDS = 8
 _TOKEN = 17
 
 
