@@ -5,11 +5,15 @@
 The neutral pool's own answers are replayed, as rounds would commit them, against drafters that have not seen them: the
 pool is cut into five, and each fifth is guessed by a pool of the other four. What a round yields is counted, and
 reckoned against what a drafted token costs (``--token-costs``, in single-token steps; a worker measures its own).
+
+A second table says how the suffix pool does by its size, and by how many rounds of each answer are looked at: what a
+worker's profile would find if it looked at no more.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +53,10 @@ def main() -> None:
     parser.add_argument("--draft-tokens", type=int, default=4)
     parser.add_argument("--answer-tokens", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--token-costs", type=float, nargs="+", default=[0.05, 0.1, 0.2])
+    parser.add_argument(
+        "--rounds", type=int, nargs="+", default=[16, 64, 128], help="looked at, of an answer"
+    )
+    parser.add_argument("--pool-shares", type=float, nargs="+", default=[0.25, 0.5, 1.0])
     arguments = parser.parse_args()
     texts = pool_files.read(SHIPPED / f"{arguments.model}.pool").texts
     tokenizer = load(arguments.state / "models" / arguments.model)
@@ -64,32 +72,51 @@ def main() -> None:
             "suffix pool, nothing learned": lambda _: pool_of(()),
             "suffix pool": pool_of,
         }
+
+        def row(
+            begin: str, make: Callable[[Sequence[bytes]], Drafter], longest: int, share: float, rounds: int
+        ) -> None:
+            seen = _Seen()
+            for fold in range(_FOLDS):
+                others = [text for index, text in enumerate(texts) if index % _FOLDS != fold]
+                drafter = make(others[: int(share * len(others))])
+                for index in range(fold, len(answers), _FOLDS):
+                    answer = answers[index][:longest]
+                    _replay(drafter, prompts[index], answer, arguments.draft_tokens, rounds, seen)
+            yields = seen.tokens / seen.rounds
+            gains = [yields / (1 + cost * seen.drafted / seen.rounds) for cost in arguments.token_costs]
+            print(
+                f"| {begin} | {yields:.2f} | {seen.accepted} of {seen.drafted} | "
+                f"{' | '.join(f'{gain:.2f}' for gain in gains)} |",
+                flush=True,
+            )
+
         costs = " | ".join(f"at {cost:g} a token" for cost in arguments.token_costs)
-        print(f"| answers of | drafter | tokens a round | accepted of drafted | {costs} |")
-        print(f"| --- | --- | --- | --- |{' --- |' * len(arguments.token_costs)}")
+        lines = " --- |" * (4 + len(arguments.token_costs))
+        print(f"| answers of | drafter | tokens a round | accepted of drafted | {costs} |\n|{lines}")
         for longest in arguments.answer_tokens:
             for name, make in drafters.items():
-                seen = _Seen()
-                for fold in range(_FOLDS):
-                    drafter = make([text for index, text in enumerate(texts) if index % _FOLDS != fold])
-                    for index in range(fold, len(answers), _FOLDS):
-                        _replay(
-                            drafter, prompts[index], answers[index][:longest], arguments.draft_tokens, seen
-                        )
-                yields = seen.tokens / seen.rounds
-                gains = [yields / (1 + cost * seen.drafted / seen.rounds) for cost in arguments.token_costs]
-                print(
-                    f"| {longest} | {name} | {yields:.2f} | {seen.accepted} of {seen.drafted} | "
-                    f"{' | '.join(f'{gain:.2f}' for gain in gains)} |",
-                    flush=True,
-                )
+                row(f"{longest} | {name}", make, longest, 1.0, sys.maxsize)
+        longest = max(arguments.answer_tokens)
+        print(
+            f"\n| pool | rounds looked at of answers of {longest} | tokens a round | accepted of drafted | {costs} |"
+            f"\n|{lines}"
+        )
+        for share in arguments.pool_shares:
+            for rounds in (*arguments.rounds, sys.maxsize):
+                looked_at = "all" if rounds == sys.maxsize else str(rounds)
+                row(f"{share:.0%} | {looked_at}", pool_of, longest, share, rounds)
 
 
-def _replay(drafter: Drafter, prompt: list[int], answer: list[int], most: int, seen: _Seen) -> None:
+def _replay(
+    drafter: Drafter, prompt: list[int], answer: list[int], most: int, rounds: int, seen: _Seen
+) -> None:
+    """Guess one answer, and count ``rounds`` rounds of it at most."""
     if len(answer) < _SHORTEST:
         return
     done = 1  # the first token is the prompt's last chunk's
-    while done < len(answer):
+    while done < len(answer) and rounds:
+        rounds -= 1
         drafter.bind(DraftContext("replay", None, False, [*prompt, *answer[:done]], len(prompt)))
         guesses = drafter.draft(min(most, len(answer) - done - 1))
         accepted = 0
