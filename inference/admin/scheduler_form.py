@@ -23,8 +23,8 @@ class SchedulerForm(forms.ModelForm):  # type: ignore[type-arg]
         label="Streams may starve prompts",
         required=False,
         widget=UnfoldBooleanSwitchWidget,
-        help_text="To be ticked when the interval becomes 0: as long as anything streams, no new prompt is run, and "
-        "whoever sent it waits. Meant for measuring, and as a way out.",
+        help_text="To be ticked when the interval becomes 0: streams run as if alone, and as long as anything "
+        "streams, no new prompt is run, and whoever sent it waits. Meant for measuring, and as a way out.",
     )
 
     class Meta:

@@ -88,8 +88,8 @@ class LanguageModel(models.Model):
         blank=True,
         validators=[MaxValueValidator(MOST_MIB)],
         help_text="MiB of the KV budget that may keep finished prompts, so that the next turn of a chat does not run "
-        "them again. More: more is found. It is given up first when room is short. Empty: a quarter of the budget. "
-        "0: off, every prompt is run in full.",
+        "them again. More: more is found, and more memory is taken while nothing else needs it; it is given up first "
+        "when room is short. Empty: a quarter of the budget. 0: off, every prompt is run in full.",
     )
     prefill_chunk_tokens = models.PositiveIntegerField(
         "chunk size",
@@ -104,7 +104,8 @@ class LanguageModel(models.Model):
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(LONGEST_STALL_MS)],
         help_text="Milliseconds. Set: the worker measures what prompt tokens cost and takes the largest chunk (16 to "
-        "4096 tokens) that stalls streams no longer; the chunk size above is not used. Empty: it is.",
+        "4096 tokens) that stalls streams no longer; the chunk size above is not used. Longer: prompts are done "
+        "sooner. Shorter: streams run more evenly. Empty: the chunk size is used.",
     )
     prefill_interval = models.PositiveIntegerField(
         "interval",
@@ -130,8 +131,9 @@ class LanguageModel(models.Model):
     )
     preemption = models.BooleanField(
         default=True,
-        help_text="A request that finds no room may displace work of lower lanes. What is displaced keeps its tokens "
-        "and goes on later, at the cost of running them once more. Off: it waits until something ends.",
+        help_text="A request that finds no room may displace work of lower lanes. On: it is served at once. What is "
+        "displaced keeps its tokens and goes on later, at the cost of running them once more. Off: nothing is run "
+        "twice, and it waits until something ends.",
     )
     speculation = models.CharField(
         max_length=10,
@@ -157,7 +159,8 @@ class LanguageModel(models.Model):
         blank=True,
         related_name="drafts_for",
         help_text="The model that guesses, if the drafter is a draft model: one with the same vocabulary, and much "
-        "smaller, or nothing is gained. Each worker loads it beside its own.",
+        "smaller, or nothing is gained. Larger: more guesses hold. Smaller: each takes less time, and less memory on "
+        "every worker, which loads it beside its own.",
     )
     draft_tokens = models.PositiveSmallIntegerField(
         "draft length",
@@ -177,12 +180,13 @@ class LanguageModel(models.Model):
     speculate_undecided = models.BooleanField(
         default=True,
         help_text="What becomes of speculation that was measured to gain less than 1.15 times, too little to be sure "
-        "of. On: it is used. Off: it is not.",
+        "of. On: it is used, and answers may come a little sooner. Off: it is not, and no guess is run in vain.",
     )
     default_max_tokens = models.PositiveIntegerField(
         default=1024,
         validators=[MinValueValidator(1)],
-        help_text="Answer length of requests that name none; at most what the context leaves.",
+        help_text="Answer length of requests that name none; at most what the context leaves. Longer: fewer answers "
+        "are cut off. Shorter: each request holds back less of its budget and of the KV memory, and more run together.",
     )
     kv_capacity_tokens = models.PositiveIntegerField(
         null=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +280,61 @@ def test_who_may_only_look_sees_settings_and_what_is_in_use(as_onlooker: Client,
     assert ">1.7<" in text
     assert ">64 tokens<" in text
     assert _save(as_onlooker, model, slots=2).status_code == 403
+
+
+#: What each field says that it gives, and what that costs. What gives in one direction costs in the other.
+EXPLAINED = {
+    "slots": ("more is produced in all", "each stream is slower, and each takes its part of the KV budget"),
+    "kv_budget_mib": (
+        "more and longer generations run together",
+        "nothing is left for the weights and the system",
+    ),
+    "kv_watermark_percent": ("running streams are disturbed less often", "Lower: more is admitted"),
+    "prefix_cache_mib": ("the next turn of a chat does not run them again", "more memory is taken"),
+    "prefill_chunk_tokens": ("prompts are done sooner", "streams wait while a chunk is run"),
+    "longest_stall_ms": ("Longer: prompts are done sooner", "Shorter: streams run more evenly"),
+    "prefill_interval": ("Higher: smoother streams", "Lower: earlier first tokens"),
+    "itl_target": ("Nearer to 1: smoother streams", "Higher: earlier first tokens"),
+    "may_starve_prompts": ("streams run as if alone", "no new prompt is run, and whoever sent it waits"),
+    "lane_floor": ("low lanes wait less", "high lanes are held up less often"),
+    "preemption": ("it is served at once", "at the cost of running them once more"),
+    "speculation": ("comes sooner", "at the cost of work for guesses that do not hold"),
+    "drafter": ("it guesses best", "takes memory and time for each guess"),
+    "draft_model": ("more guesses hold", "less memory on every worker"),
+    "draft_tokens": ("more is gained where guesses hold", "less is run in vain where they do not"),
+    "grant_rounds": ("the drafter changes hands less often", "streams that wait for it wait less"),
+    "speculate_undecided": ("answers may come a little sooner", "no guess is run in vain"),
+    "default_max_tokens": ("fewer answers are cut off", "holds back less of its budget and of the KV memory"),
+}
+
+
+class _Helps(HTMLParser):
+    """The text of each element that describes a field, by the id that the field points to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_id: dict[str, str] = {}
+        self._open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._open:
+            self._open.append(self._open[-1])
+        elif tag == "div" and (id_ := dict(attrs).get("id") or "").endswith("_helptext"):
+            self._open.append(id_)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._open:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.by_id[self._open[-1]] = self.by_id.get(self._open[-1], "") + data
+
+
+def test_each_setting_says_on_the_page_what_it_gives_and_what_it_costs(as_operator: Client) -> None:
+    assert EXPLAINED.keys() == {*language_models.SETTINGS, "may_starve_prompts"}
+    page = _Helps()
+    page.feed(as_operator.get(_page(LanguageModelFactory())).content.decode())
+    for field, parts in EXPLAINED.items():
+        said = " ".join(page.by_id[f"id_{field}_helptext"].split())
+        assert [part for part in parts if part not in said] == [], field
