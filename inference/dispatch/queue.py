@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from typing import cast
 
 import redis
 
@@ -149,6 +150,17 @@ class DispatchQueue:
         return {
             name: int(ledger.get(name.encode(), 0)) for name in ("arrivals", "claims", "conflicts", "lapses")
         }
+
+    def withdrawals(self, model: str) -> dict[tuple[int, str], int]:
+        """How many were withdrawn while they waited since Valkey was empty, by their lane's rank and the reason."""
+        found: dict[tuple[int, str], int] = {}
+        ledger = cast("dict[bytes, bytes]", self._client.hgetall(keys.ledger(model)))
+        for field, count in ledger.items():
+            kind, *of = field.decode().split(":")
+            if kind == "withdrawals":
+                rank, reason = of
+                found[int(rank), reason] = int(count)
+        return found
 
     def memory_pressure(self) -> float:
         """Used share of Valkey's memory limit; 0.0 when it has none."""

@@ -148,6 +148,7 @@ class TickLoop:
         while plan.decision.action is Action.SPECULATE and not self._slot.promote():
             plan = self._decide()
         self._last = decision = self._terms.charged(plan.state, plan.decision)
+        self._owe(plan, decision)
         self.board.begin(decision, self._terms.limits)
         rows, started = self.roster.decoding_rows, time.monotonic()
         match decision.action:
@@ -213,13 +214,21 @@ class TickLoop:
         prompt_tokens = {Action.PREFILL: prompts.padded, Action.SPECULATE: in_slice}.get(decision.action, 0)
         return _Plan(state, decision, prompt_tokens, prompts, [waiting[index] for index in prompts.indices])
 
+    def _owe(self, plan: _Plan, decision: TickDecision) -> None:
+        owed = decision.prefill_debt - plan.state.prefill_debt
+        if owed > 0:
+            debtor = plan.chosen[0] if decision.action is Action.PREFILL else self._slot.holder
+            self._metrics.prefill(debtor.task.lane).debt.add(owed)
+
     # The model's actions
 
     def _prefill(self, sequences: Sequence[RunningSequence], prompts: PromptPlan, started: float) -> None:
         keys = [sequence.key for sequence in sequences]
-        self._metrics.prefill_chunks.add(len(keys))
-        self._metrics.prefill_tokens.add(prompts.padded)
-        self._metrics.prefill_held.add(prompts.held)
+        lane = self._metrics.prefill(sequences[0].task.lane)  # they are all of one
+        lane.grants.add()
+        lane.chunks.add(len(keys))
+        lane.tokens.add(prompts.padded)
+        lane.held.add(prompts.held)
         self._step(Action.PREFILL, sequences, lambda: self._engine.prefill(keys, prompts.tokens), started)
 
     def _decode(self, sequences: Sequence[RunningSequence], started: float) -> None:
@@ -396,7 +405,7 @@ class TickLoop:
             return [failed_end(claim)]
         entries = sequence.replay()
         if claim.cancel is not None and not entries:
-            self._metrics.cancellations(Stage.CLAIMED, claim.cancel).add()
+            self._metrics.cancellations(Stage.CLAIMED, claim.cancel, claim.task.lane).add()
             return sequence.cancel(claim.cancel, len(claim.task.prompt) if sequence.emitted else 0)
         return entries
 
@@ -405,7 +414,7 @@ class TickLoop:
             sequence = self.roster.find(key)
             if sequence is None:  # it has ended meanwhile, or is being claimed: the next answer tells again
                 continue
-            self._metrics.cancellations(self._slot.stage_of(sequence), reason).add()
+            self._metrics.cancellations(self._slot.stage_of(sequence), reason, sequence.task.lane).add()
             prompt_tokens = self.roster.prompt_tokens_run(sequence)
             self._remove(sequence)
             self._outbox.send(sequence, sequence.cancel(reason, prompt_tokens))

@@ -70,11 +70,29 @@ class LaneMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillMetrics:
+    """What one lane's prompts were given, and what they came to owe to streams."""
+
+    #: Prefill ticks.
+    grants: Counter
+    #: One a prompt and tick.
+    chunks: Counter
+    #: Padded.
+    tokens: Counter
+    #: Prompts that could have ended in a tick and waited for others, counted in each such tick.
+    held: Counter
+    #: Tokens × interval, those of slices 0 too.
+    debt: Counter
+
+
+@dataclass(frozen=True, slots=True)
 class SlotMetrics:
     """What one lane had of the speculative slot. Drafted tokens behind the end of a text count as rejected."""
 
     grants: Counter
     parks: Counter
+    #: Grants that passed the slot on: the generation that held it before waits for it again.
+    rotations: Counter
     rounds: Counter
     proposed: Counter
     accepted: Counter
@@ -92,10 +110,6 @@ class WorkerMetrics:
             action: of("tick_seconds_total", action=action.value) for action in Action
         }
         self.publish_seconds: Final = of("publish_seconds_total")
-        self.prefill_chunks: Final = of("prefill_chunks_total")
-        self.prefill_tokens: Final = of("prefill_padded_tokens_total")
-        #: Prompts that could have ended in a tick and waited for others, counted in each such tick.
-        self.prefill_held: Final = of("prefill_held_total")
         self.prefill_debt: Final = of("prefill_debt_tokens")
         self.publish_refusals: Final = of("publish_refusals_total")
         self.publish_retries: Final = of("publish_retries_total")
@@ -113,8 +127,6 @@ class WorkerMetrics:
         self.prefix_hits: Final = of("prefix_hits_total")
         self.prefix_hit_tokens: Final = of("prefix_hit_tokens_total")
         self.prefix_evictions: Final = of("prefix_evictions_total")
-        #: Grants that passed the slot on: the generation that held it before waits for it again.
-        self.rotations: Final = of("slot_rotations_total")
         self.slot_waiting: Final = of("slot_waiting")
         self.draft_seconds: Final = of("draft_seconds_total")
         self.verify_seconds: Final = of("verify_seconds_total")
@@ -126,19 +138,20 @@ class WorkerMetrics:
         self.speculation_on: Final = of("speculation_on")
         self.slot_grant_rounds: Final = of("slot_grant_rounds")
         self._lanes: dict[str, LaneMetrics] = {}
+        self._prefill: dict[str, PrefillMetrics] = {}
         self._slot: dict[str, SlotMetrics] = {}
 
     def deferrals(self, lane_rank: int) -> Counter:
-        """Requests that came first and found no room, by the rank of their lane."""
+        """Requests that came first and found no room. A claim knows lanes by rank; ``/metrics`` names them."""
         return self.counters.counter("deferrals_total", lane_rank=str(lane_rank))
 
     def preemptions(self, lane: str) -> Counter:
         """Sequences of ``lane`` that had to make room."""
         return self.counters.counter("preemptions_total", lane=lane)
 
-    def declines(self, reason: DeclineReason) -> Counter:
-        """Sequences that decode without the slot, by why."""
-        return self.counters.counter("slot_declines_total", reason=reason.value)
+    def declines(self, reason: DeclineReason, lane: str) -> Counter:
+        """Sequences of ``lane`` that decode without the slot, by why."""
+        return self.counters.counter("slot_declines_total", reason=reason.value, lane=lane)
 
     def claims(self, kind: ClaimKind, lane: str) -> Counter:
         return self.counters.counter("claims_total", kind=kind.value, lane=lane)
@@ -146,8 +159,8 @@ class WorkerMetrics:
     def faults(self, fault: Fault) -> Counter:
         return self.counters.counter("faults_total", kind=fault.value)
 
-    def cancellations(self, stage: Stage, reason: CancelReason) -> Counter:
-        return self.counters.counter("cancellations_total", stage=stage.value, reason=reason.value)
+    def cancellations(self, stage: Stage, reason: CancelReason, lane: str) -> Counter:
+        return self.counters.counter("cancellations_total", stage=stage.value, reason=reason.value, lane=lane)
 
     def generations(self, state: EndState, lane: str) -> Counter:
         return self.counters.counter("generations_total", state=state.value, lane=lane)
@@ -167,6 +180,19 @@ class WorkerMetrics:
             )
         return self._lanes[lane]
 
+    def prefill(self, lane: str) -> PrefillMetrics:
+        """The series that every prompt tick of a lane touches, looked up once."""
+        if lane not in self._prefill:
+            of = self.counters.counter
+            self._prefill[lane] = PrefillMetrics(
+                grants=of("prefill_grants_total", lane=lane),
+                chunks=of("prefill_chunks_total", lane=lane),
+                tokens=of("prefill_padded_tokens_total", lane=lane),
+                held=of("prefill_held_total", lane=lane),
+                debt=of("prefill_debt_made_tokens_total", lane=lane),
+            )
+        return self._prefill[lane]
+
     def slot(self, lane: str) -> SlotMetrics:
         """The series of the slot that every round of a lane touches, looked up once."""
         if lane not in self._slot:
@@ -174,6 +200,7 @@ class WorkerMetrics:
             self._slot[lane] = SlotMetrics(
                 grants=of("slot_grants_total", lane=lane),
                 parks=of("slot_parks_total", lane=lane),
+                rotations=of("slot_rotations_total", lane=lane),
                 rounds=of("speculative_rounds_total", lane=lane),
                 proposed=of("draft_tokens_proposed_total", lane=lane),
                 accepted=of("draft_tokens_accepted_total", lane=lane),

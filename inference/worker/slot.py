@@ -99,7 +99,7 @@ class SpeculativeSlot:
             if reason is None:
                 reason = self._enter(sequence)
             if reason is not None:
-                self._books.declined(reason)
+                self._books.declined(sequence, reason)
 
     def prompt_tokens(self, chunk_tokens: int) -> int:
         """Prompt tokens that the next slice would run; 0 if it is a round, or there is none."""

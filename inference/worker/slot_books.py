@@ -29,13 +29,13 @@ class SlotBooks:
     def __init__(self, metrics: WorkerMetrics) -> None:
         self._metrics = metrics
         self._grants: Counter[str] = Counter()
-        self._drafted = self._accepted = self._draft_length = 0
+        self._drafted = self._accepted = self._draft_length = self._rotations = 0
 
     # What happens
 
-    def declined(self, reason: DeclineReason) -> None:
-        """A sequence was offered the slot and decodes classically."""
-        self._metrics.declines(reason).add()
+    def declined(self, sequence: RunningSequence, reason: DeclineReason) -> None:
+        """It was offered the slot and decodes classically."""
+        self._metrics.declines(reason, sequence.task.lane).add()
 
     def waits(self, sequence: RunningSequence) -> None:
         """It has joined the ring, and has produced nothing."""
@@ -43,10 +43,12 @@ class SlotBooks:
 
     def granted(self, sequence: RunningSequence, *, rotated: bool) -> None:
         """It holds the slot; ``rotated``: whoever held it before waits for it again."""
+        lane = self._metrics.slot(sequence.task.lane)
         if rotated:
-            self._metrics.rotations.add()
+            self._rotations += 1
+            lane.rotations.add()
         self._grants[sequence.task.tenant] += 1
-        self._metrics.slot(sequence.task.lane).grants.add()
+        lane.grants.add()
         sequence.timeline.slot_granted(time.monotonic())
 
     def ran(self, sequence: RunningSequence, result: RoundResult, next_length: int) -> None:
@@ -69,7 +71,7 @@ class SlotBooks:
 
     def left(self, sequence: RunningSequence, reason: DeclineReason) -> None:
         """It held the slot or waited for it, and decodes classically from here on."""
-        self._metrics.declines(reason).add()
+        self._metrics.declines(reason, sequence.task.lane).add()
         sequence.timeline.slot_left(time.monotonic(), reason)
 
     # How things stand
@@ -99,7 +101,7 @@ class SlotBooks:
         return SlotSnapshot(
             holder=None if holder is None else _holder(holder, sequences[holder.key]),
             waiting=[_waiter(entry, sequences[entry.key]) for entry in state.ring],
-            rotations=int(self._metrics.rotations.value),
+            rotations=self._rotations,
             grants=dict(self._grants.most_common(_TENANTS)),
             proposed=self._drafted,
             accepted=self._accepted,

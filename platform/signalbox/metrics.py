@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import redis
@@ -52,11 +52,12 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[Heartbeat, float], float]], ...]]
 
 
 class WorkerCollector(Collector):
-    """The workers' numbers, as they came in their last heartbeats."""
+    """The workers' numbers, as they came in their last heartbeats. ``lanes``: their names by rank."""
 
-    def __init__(self, beats: list[Heartbeat], now: float) -> None:
+    def __init__(self, beats: list[Heartbeat], now: float, lanes: Mapping[int, str]) -> None:
         self._beats = beats
         self._now = now
+        self._lanes = lanes
 
     def collect(self) -> Iterator[Metric]:
         info = GaugeMetricFamily(
@@ -87,10 +88,15 @@ class WorkerCollector(Collector):
                     families[family] = _family(family, histogram=family in histograms)
                 families[family].add_sample(
                     f"signalbox_worker_{name}",
-                    {**_labels(labels), "worker": beat.worker, "model": beat.model},
+                    {**self._named(_labels(labels)), "worker": beat.worker, "model": beat.model},
                     number,
                 )
         yield from families.values()
+
+    def _named(self, labels: dict[str, str]) -> dict[str, str]:
+        """With the lane's name, where a worker knows the lane by its rank only."""
+        rank = labels.pop("lane_rank", None)
+        return labels if rank is None else {**labels, "lane": self._lanes.get(int(rank), rank)}
 
 
 def _family(name: str, *, histogram: bool) -> Metric:
@@ -117,6 +123,11 @@ class QueueCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         depth = GaugeMetricFamily("signalbox_queue_depth", "Generations that wait.", labels=["model", "lane"])
         events: dict[str, CounterMetricFamily] = {}
+        withdrawals = CounterMetricFamily(
+            "signalbox_queue_withdrawals",
+            "Generations that were ended while they waited, since the store was empty.",
+            labels=["model", "lane", "reason"],
+        )
         for model in self._models:
             depths = self._queue.depths(model)
             for rank, lane in self._lanes.items():
@@ -131,8 +142,11 @@ class QueueCollector(Collector):
                     ),
                 )
                 family.add_metric([model], count)
+            for (rank, reason), count in self._queue.withdrawals(model).items():
+                withdrawals.add_metric([model, self._lanes.get(rank, str(rank)), reason], count)
         yield depth
         yield from events.values()
+        yield withdrawals
         pressure = GaugeMetricFamily(
             "signalbox_store_memory_used_ratio", "Of the store's memory limit; 0 without one."
         )
@@ -149,7 +163,7 @@ class StoreCollector(Collector):
         client = store.shared_client()
         families: list[Metric] = []
         try:
-            families += WorkerCollector(heartbeats(client), time.time()).collect()
+            families += WorkerCollector(heartbeats(client), time.time(), lanes).collect()
             families += QueueCollector(DispatchQueue(client), models, lanes).collect()
             families += _last_ledger_check()
         except redis.RedisError as error:

@@ -7,11 +7,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from inference.dispatch.heartbeats import beat
+from inference.dispatch.queue import DispatchQueue
+from inference.messages import CancelReason
 from signalbox import secret_files, store
 from signalbox.metrics import WorkerCollector
 from signalbox.web_metrics import count_request, registry
 from tests.factories import LanguageModelFactory
 from tests.heartbeats import make_heartbeat
+from tests.inference.dispatch.conftest import make_task
 
 HEARTBEAT = make_heartbeat(
     1_000.0,
@@ -22,6 +25,8 @@ HEARTBEAT = make_heartbeat(
     prefilling=1,
     counters={
         'claims_total{kind="fresh",lane="high"}': 5,
+        'deferrals_total{lane_rank="2"}': 3,
+        'deferrals_total{lane_rank="7"}': 1,
         'odd_total{name="a \\"quoted\\" \\\\ thing\\n"}': 1,
         "prefill_debt_tokens": 12,
         'inter_token_seconds_bucket{lane="high",le="0.1"}': 2,
@@ -42,12 +47,16 @@ def series(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 def test_a_workers_numbers_come_out_with_its_name_and_their_kinds() -> None:
     collected = CollectorRegistry()
-    collected.register(WorkerCollector([HEARTBEAT], now=1_000.0))
+    collected.register(WorkerCollector([HEARTBEAT], now=1_000.0, lanes={2: "low"}))
     text = generate_latest(collected).decode()
     found = series(text)
     who = {("worker", "w1"), ("model", "org/model")}
     assert found["signalbox_worker_claims_total", frozenset({*who, ("kind", "fresh"), ("lane", "high")})] == 5
     assert found["signalbox_worker_odd_total", frozenset({*who, ("name", 'a "quoted" \\ thing\n')})] == 1
+    assert found["signalbox_worker_deferrals_total", frozenset({*who, ("lane", "low")})] == 3
+    assert found["signalbox_worker_deferrals_total", frozenset({*who, ("lane", "7")})] == 1, (
+        "a lane that is gone"
+    )
     assert found["signalbox_worker_prefill_debt_tokens", frozenset(who)] == 12
     assert found["signalbox_worker_idle_seconds", frozenset(who)] == 2
     assert found["signalbox_worker_decoding", frozenset(who)] == 3
@@ -80,6 +89,20 @@ def test_metrics_show_web_workers_and_queues(valkey: redis.Redis) -> None:
     assert found["signalbox_store_up", frozenset()] == 1
     assert found["signalbox_queue_depth", frozenset({("model", "org/model"), ("lane", "normal")})] == 0
     assert found["signalbox_worker_slots", frozenset({("worker", "w1"), ("model", "org/model")})] == 8
+    deferred = frozenset({("worker", "w1"), ("model", "org/model"), ("lane", "low")})
+    assert found["signalbox_worker_deferrals_total", deferred] == 3
+
+
+@pytest.mark.django_db
+def test_metrics_tell_who_was_ended_while_it_waited(valkey: redis.Redis) -> None:
+    LanguageModelFactory(name="org/model")
+    queue, task = DispatchQueue(valkey), make_task(model="org/model", rank=2)
+    queue.enqueue(task)
+    queue.withdraw(task.generation, CancelReason.CLIENT_DISCONNECTED)
+    token = secret_files.read_or_create("metrics_token")
+    found = series(Client(headers={"Authorization": f"Bearer {token}"}).get("/metrics").content.decode())
+    whose = {("model", "org/model"), ("lane", "low"), ("reason", "client_disconnected")}
+    assert found["signalbox_queue_withdrawals_total", frozenset(whose)] == 1
 
 
 @pytest.mark.django_db

@@ -35,6 +35,8 @@ elseif state == 'running' then
   leave_worker(generation)
 else
   leave_queue(generation)
+  local rank = redis.call('HGET', key, 'rank')
+  redis.call('HINCRBY', ledger_key(model), 'withdrawals:' .. rank .. ':' .. reason, 1)
 end
 outdate_reads(model)
 return take_out('queued')

@@ -98,6 +98,28 @@ def test_withdrawing_may_be_repeated(queue: DispatchQueue) -> None:
     assert queue.withdraw(task.generation, REASON) == queue.withdraw(task.generation, REASON)
 
 
+def test_what_is_withdrawn_while_it_waits_is_counted_once_by_lane_and_reason(
+    queue: DispatchQueue, valkey: redis.Redis
+) -> None:
+    running = make_task(rank=0)
+    queue.enqueue(running)
+    claims.claim(valkey, "worker", MODEL, 30)
+    waiting = [make_task(rank=rank) for rank in (1, 1, 2)]
+    for task in waiting:
+        queue.enqueue(task)
+    for task in (running, *waiting, *waiting):
+        queue.withdraw(task.generation, REASON)
+    late = make_task(rank=2)
+    queue.enqueue(late)
+    queue.withdraw(late.generation, CancelReason.QUEUE_WAIT_EXCEEDED)
+    assert queue.withdrawals(MODEL) == {
+        (1, REASON): 2,
+        (2, REASON): 1,
+        (2, CancelReason.QUEUE_WAIT_EXCEEDED): 1,
+    }
+    assert queue.counters(MODEL).keys() == {"arrivals", "claims", "conflicts", "lapses"}
+
+
 def test_the_end_of_a_withdrawn_generation_is_logged_and_streamed(
     queue: DispatchQueue, valkey: redis.Redis
 ) -> None:

@@ -137,8 +137,10 @@ def test_prompts_beside_streams_run_as_the_tick_rule_says(
     prefill, decode = Action.PREFILL, Action.DECODE
     assert worker.turns(10) == [prefill, decode, decode] * 3 + [prefill]
     assert worker.loop.roster.decoding_rows == 2
-    assert worker.metrics.prefill_chunks.value == 2 + 4
-    assert worker.metrics.prefill_tokens.value == len(PROMPT) + len(LONG_PROMPT)
+    lane = worker.metrics.prefill("normal")
+    assert lane.chunks.value == lane.grants.value == 2 + 4
+    assert lane.tokens.value == len(PROMPT) + len(LONG_PROMPT)
+    assert lane.debt.value == len(LONG_PROMPT) * 2, "the first prompt ran while nothing streamed"
     assert worker.metrics.prefill_debt.value == 12 * 2
     assert (worker.metrics.chunk_tokens.value, worker.metrics.interval.value) == (16, 2)
 
@@ -215,7 +217,7 @@ def test_a_cancel_ends_a_generation_within_one_tick_in_every_stage(
     assert engine.keys == (other,)
     counted = "prefilling" if stage == "claimed" else stage
     series = worker.metrics.counters.snapshot()
-    assert series[f'cancellations_total{{stage="{counted}",reason="client_requested"}}'] == 1
+    assert series[f'cancellations_total{{stage="{counted}",reason="client_requested",lane="normal"}}'] == 1
 
 
 def test_a_cancel_that_came_before_the_claim_costs_nothing(

@@ -261,7 +261,7 @@ def test_settings_that_an_operator_changes_are_applied_without_a_restart(
     assert 0 < capacity() < before, "what a MiB has room for"
     wait_for_state(submit(model), GenerationState.COMPLETED)
     assert worker.process.metrics.chunk_tokens.value == 8
-    assert worker.process.metrics.prefill_chunks.value in (2, 3), (
+    assert worker.process.metrics.prefill("normal").chunks.value in (2, 3), (
         "20 tokens: a chunk of 8, and then what is quick enough"
     )
 
@@ -425,7 +425,7 @@ def test_a_stored_verdict_holds_for_the_first_generation_of_a_worker(
     worker = start_worker()
     wait_for_state(generation, GenerationState.COMPLETED)
     metrics = worker.process.metrics
-    assert metrics.declines(DeclineReason.DOES_NOT_PAY).value == 1
+    assert metrics.declines(DeclineReason.DOES_NOT_PAY, "normal").value == 1
     assert metrics.ticks[Action.SPECULATE].value == 0
 
 

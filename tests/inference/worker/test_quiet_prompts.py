@@ -87,7 +87,7 @@ def test_prompts_that_come_while_the_first_one_begins_end_with_it_and_say_what_e
         (third, 57),
     ]
     assert worker.loop.roster.decoding_rows == 3
-    assert worker.metrics.prefill_held.value == 1 + 2
+    assert worker.metrics.prefill("normal").held.value == 1 + 2
     worker.run_dry()
     assert [tokens_of(worker.log(key)) for key in (first, second, third)] == expected
     assert worker.metrics.ticks[Action.DECODE].value == 12, "all of them in the same ticks"
@@ -188,4 +188,4 @@ def test_prompts_that_could_end_together_do_so_where_the_batch_is_better_than_th
     worker.turn_until(lambda: worker.loop.roster.decoding_rows == 2)
     assert Action.DECODE not in worker.actions
     assert Action.SPECULATE not in worker.actions
-    assert worker.metrics.declines(DeclineReason.BATCH_IS_BETTER).value == 2
+    assert worker.metrics.declines(DeclineReason.BATCH_IS_BETTER, "normal").value == 2

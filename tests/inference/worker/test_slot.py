@@ -164,7 +164,7 @@ def test_three_jobs_say_what_each_says_alone_whatever_is_guessed(
         assert sum(proposed for proposed, _ in drafted) == (
             usage.accepted_prediction_tokens + usage.rejected_prediction_tokens
         )
-    assert worker.metrics.rotations.value > 0
+    assert worker.metrics.slot("normal").rotations.value > 0
     lane, series = worker.metrics.slot("normal"), worker.metrics.counters.snapshot()
     usages = [end_of(worker.log(key)).usage for key in keys]
     assert lane.accepted.value == sum(usage.accepted_prediction_tokens for usage in usages)
@@ -195,7 +195,7 @@ def test_the_first_of_many_holds_the_slot_two_wait_and_the_others_decode_plainly
     keys.append(submit(model, prompt=SHORT, max_tokens=6))
     worker.claim()
     worker.turn()
-    assert worker.metrics.declines(DeclineReason.BACKLOG_FULL).value == 3
+    assert worker.metrics.declines(DeclineReason.BACKLOG_FULL, "normal").value == 3
     most = 0
     while worker.turn() is not Action.IDLE:
         most = max(most, int(worker.metrics.slot_waiting.value))
@@ -210,7 +210,7 @@ def test_without_rotation_nobody_waits(model: LanguageModel, slot_worker: Callab
     worker.admit(*keys)
     worker.run_dry()
     assert [key for key, _ in worker.grants] == [keys[0]]
-    assert worker.metrics.rotations.value == 0
+    assert worker.metrics.slot("normal").rotations.value == 0
 
 
 def test_a_budget_that_becomes_0_while_others_wait_rotates_until_nobody_does(
@@ -342,8 +342,8 @@ def test_a_drafter_that_is_switched_off_is_not_told_as_one_that_failed(
     later = submit(model, prompt=SHORT, max_tokens=2)
     worker.admit(later)
     worker.run_dry()
-    assert {each for each in DeclineReason if worker.metrics.declines(each).value} == {reason}
-    assert worker.metrics.declines(reason).value == 3
+    assert {each for each in DeclineReason if worker.metrics.declines(each, "normal").value} == {reason}
+    assert worker.metrics.declines(reason, "normal").value == 3
 
 
 def test_a_drafter_that_fails_is_made_again_and_costs_nobody_a_request(
@@ -382,7 +382,7 @@ def test_who_is_cancelled_at_the_slot_leaves_nothing_behind(
     end, said = end_of(worker.log(victim)), tokens_of(worker.log(victim))
     assert end.state is EndState.CANCELLED
     assert (end.usage.completion_tokens, bool(said)) == (len(said), stage is not Stage.WAITING)
-    assert worker.metrics.cancellations(stage, CancelReason.CLIENT_DISCONNECTED).value == 1
+    assert worker.metrics.cancellations(stage, CancelReason.CLIENT_DISCONNECTED, "normal").value == 1
     survivor = second if victim == first else first
     assert end_of(worker.log(survivor)).usage.completion_tokens == 40
     assert engine.keys == ()

@@ -203,7 +203,7 @@ def test_f16_readers_that_leave_at_any_stage_leave_nothing_at_the_slot_or_anywhe
         assert worker.settlements.flush(60)
     assert set(left_at) == {None, Stage.PREFILLING, Stage.DECODING, *AT_SLOT}
     for stage in AT_SLOT:
-        told = worker.metrics.cancellations(stage, CancelReason.CLIENT_DISCONNECTED)
+        told = worker.metrics.cancellations(stage, CancelReason.CLIENT_DISCONNECTED, "normal")
         assert told.value > 0
     assert {row(key).state for key in asked} == {GenerationState.CANCELLED}
     assert worker.holdings.epochs() == {}
