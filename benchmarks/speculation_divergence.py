@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from inference.engine.drafting.drafter import Drafter
     from inference.engine.engine import Engine
 
-#: A gap up to which rounding may decide. A float32 sum of n products is off by about √n × 2⁻²⁴ of its size: 30 layers
-#: of sums of 576 to 1,536 products, one behind the other, come to some 10⁻⁵ of a logit, and logits here are 10 to 30:
-#: a few 10⁻⁴ for each of two logits in each of two runs. A probability changes by a thousandth then.
-NEAR_TIE: Final = 1e-3
+#: A gap up to which rounding may decide, for float32. A sum of n products is off by about √n × 2⁻²⁴ of its size, so 30
+#: layers of sums of 576 to 1,536 products, one behind the other, come to some 10⁻⁵ of a logit, and logits here are 10 to
+#: 30: 10⁻⁴ at most, for each of the two. At such a gap one token is as probable as the other to two parts in 10,000.
+NEAR_TIE: Final = 2e-4
 _GREEDY: Final = Sampling(seed=0, temperature=0.0)
 _CHUNK_TOKENS: Final = 512
 
