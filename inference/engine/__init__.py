@@ -6,6 +6,8 @@
     From what an operator has (a hub id, a GGUF file, a directory) to a *prepared model directory*.
 ``model_loading``
     From a prepared directory to a model: weights and configuration only, never code.
+``cpu_attention``
+    On a Linux CPU, attention whose exponentials cost a third.
 ``engine.Engine``
     Owns the model, on one thread. Sequences are admitted, prefilled chunk by chunk, decoded together and
     dropped; each call of ``prefill``, ``decode``, ``slice_zero`` or ``speculate`` is one model action. When a

@@ -7,6 +7,7 @@ from pathlib import Path
 from mlx.nn.layers.base import Module
 from mlx_lm.utils import load_model
 
+from inference.engine.cpu_attention import use_cpu_attention
 from inference.engine.preparation.check import mlx_refusals
 from inference.engine.preparation.record import ModelRecord, read_prepared, verify
 
@@ -21,6 +22,7 @@ def load_prepared(model_dir: Path) -> tuple[Module, ModelRecord]:
     """
     prepared = read_prepared(model_dir)
     verify(prepared)
+    use_cpu_attention()
     with mlx_refusals(prepared.record.name):
         model, _ = load_model(model_dir, trust_remote_code=False)
     return model, prepared.record
