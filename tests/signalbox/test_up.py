@@ -235,3 +235,20 @@ def test_a_second_up_keeps_the_data_shows_no_secret_and_takes_all_processes_alon
     children = up.children().values()
     up.process.kill()
     wait_until(lambda: not any(child.is_running() for child in children), up)
+
+
+def test_a_new_database_beside_prepared_models_offers_them_again(up: Up, tiny_model_dir: Path) -> None:
+    name = json.loads((tiny_model_dir / "signalbox.json").read_text())["name"]
+    shutil.copytree(tiny_model_dir, up.state_dir / "models" / name)
+    for part in up.state_dir.glob("db.sqlite3*"):
+        part.unlink()
+    up.start()
+    assert f"Offering {name}" in up.output
+    assert f"the worker of {name}" in up.output
+    key = _KEY.search(up.output)
+    assert key, "a new database has a new key"
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{up.port}/v1/models", headers={"Authorization": f"Bearer {key[0]}"}
+    )
+    with urllib.request.urlopen(asked, timeout=10) as answer:
+        assert [model["id"] for model in json.load(answer)["data"]] == [name]

@@ -246,7 +246,7 @@ def _describe(prepared: PreparedModel) -> str:
 
 def _state(row: LanguageModel | None, prepared: PreparedModel | None) -> str:
     if row is None:
-        return "prepared, not offered (add it again)"
+        return "prepared, not offered (`model add` its name with --if-missing offers it)"
     if row.retired_at is not None:
         return "retired"
     return "offered" if prepared is not None else "offered, but its files are missing (add it again)"

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +14,10 @@ from django.core.management.base import BaseCommand, CommandError
 
 from accounts.actors import command_actor
 from accounts.bootstrap import bootstrap
+from inference.engine.preparation.record import RECORD_NAME
 from inference.models import LanguageModel
 from signalbox import store
-from signalbox.configuration import Configuration, configuration
+from signalbox.configuration import ROOT, Configuration, configuration
 from signalbox.state_directory import StateDirectoryError, check_file, ensure_directory
 from signalbox.supervision import addresses, embedded_valkey, processes
 from signalbox.supervision.addresses import AddressError
@@ -91,7 +94,7 @@ async def _start(settings: Configuration, console: Console, supervisor: Supervis
     if supervisor.stop_asked():
         return
     console.say("» Bringing the database up to date")
-    models = await sync_to_async(_prepare_database)()
+    models = await sync_to_async(_prepare_database)(settings, console)
     if supervisor.stop_asked():
         return
     served = ", ".join(models) or "no model"
@@ -107,10 +110,24 @@ async def _start(settings: Configuration, console: Console, supervisor: Supervis
         console.say(welcome(url, first, _shown_model(settings, models), str(settings.logs_dir)))
 
 
-def _prepare_database() -> list[str]:
+def _prepare_database(settings: Configuration, console: Console) -> list[str]:
     """Migrate, and list the models to serve."""
     call_command("migrate", verbosity=0, interactive=False)
+    if not LanguageModel.objects.exists():
+        _offer_prepared(settings, console)
     return list(LanguageModel.objects.filter(retired_at=None).values_list("name", flat=True))
+
+
+def _offer_prepared(settings: Configuration, console: Console) -> None:
+    """Offer what is prepared already: the database that knew these models was deleted, or is another one now."""
+    for record in sorted(settings.models_dir.glob(f"[!.]*/{RECORD_NAME}")):
+        name = record.parent.name
+        console.say(f"» Offering {name}, which is prepared in {settings.models_dir}")
+        # In a process of its own, for it loads what runs models, and this one lives as long as the site.
+        add = [sys.executable, "manage.py", "model", "add", name, "--if-missing"]
+        done = subprocess.run(add, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            console.say(f"! It is not offered: {done.stderr.strip()}")
 
 
 def _shown_model(settings: Configuration, models: list[str]) -> str | None:
