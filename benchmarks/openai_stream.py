@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,10 @@ class OpenStream:
         max_tokens: int,
         api_key: str = "none",
         tier: str | None = None,
+        logit_bias: Mapping[str, float] | None = None,
     ) -> Self:
-        """``tier``: a service tier to ask for; None, the key's own."""
-        asked = {
+        """``tier``: a service tier to ask for; None, the key's own. ``logit_bias``: by token, as OpenAI has it."""
+        asked: dict[str, Any] = {
             "model": model,
             "messages": messages,
             "max_tokens": max_tokens,
@@ -64,7 +66,11 @@ class OpenStream:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        body = json.dumps(asked if tier is None else {**asked, "service_tier": tier}).encode()
+        if tier is not None:
+            asked["service_tier"] = tier
+        if logit_bias is not None:
+            asked["logit_bias"] = dict(logit_bias)
+        body = json.dumps(asked).encode()
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {api_key}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -120,9 +126,14 @@ class OpenStream:
 
 
 async def stream_chat(
-    port: int, model: str, messages: list[dict[str, str]], max_tokens: int, api_key: str = "none"
+    port: int,
+    model: str,
+    messages: list[dict[str, str]],
+    max_tokens: int,
+    api_key: str = "none",
+    logit_bias: Mapping[str, float] | None = None,
 ) -> StreamTiming:
     """Send one streamed chat completion and read it to its end. Raises ``RuntimeError`` when it is not complete."""
-    stream = await OpenStream.start(port, model, messages, max_tokens, api_key)
+    stream = await OpenStream.start(port, model, messages, max_tokens, api_key, logit_bias=logit_bias)
     await stream.read()
     return stream.timing()
