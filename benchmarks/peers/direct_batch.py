@@ -1,4 +1,5 @@
-"""The peer: mlx-lm's own batch generation, called directly in a process of its own, on the same BLAS.
+"""The peer: mlx-lm's own batch generation, called directly in a process of its own, on the same BLAS and with the
+platform's attention: what is asked is what the platform around it costs.
 
 Reads one JSON request a line (``{"prompts": [[ids], …], "max_tokens": n}``), answers one JSON line with the times
 (seconds since it began) at which each prompt's tokens came. Stays up, so that runs of it can alternate with runs of
@@ -20,6 +21,9 @@ def main(model_directory: str, blas_directory: str) -> None:
     from mlx_lm import load
     from mlx_lm.generate import BatchGenerator
 
+    from inference.engine.cpu_attention import use_cpu_attention
+
+    use_cpu_attention()
     model, tokenizer = load(model_directory)[:2]
     print(json.dumps({"ready": True, "blas": blas.name}), flush=True)
     for line in sys.stdin:
