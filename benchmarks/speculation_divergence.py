@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from inference.engine.engine import Engine
 
 #: A gap up to which rounding may decide, for float32. A sum of n products is off by about √n × 2⁻²⁴ of its size, so 30
-#: layers of sums of 576 to 1,536 products, one behind the other, come to some 10⁻⁵ of a logit, and logits here are 10 to
+#: layers of sums of 576 to 1,536 products, one behind the other, come to some 10⁻⁵ of a logit. Logits here are 10 to
 #: 30: 10⁻⁴ at most, for each of the two. At such a gap one token is as probable as the other to two parts in 10,000.
 NEAR_TIE: Final = 2e-4
 _GREEDY: Final = Sampling(seed=0, temperature=0.0)
