@@ -2,8 +2,9 @@
 
     python -m benchmarks.admission_frontier [--plot docs/pictures/admission-frontier.svg]
 
-Every chunk with every interval through the API, and beside them, in the same run, ``mlx_lm.server`` with the same BLAS
-at its default prefill step and at 512. The arms alternate; a row is the median of the repeats with their range.
+Every chunk with every interval through the API, and beside them, in the same run, ``mlx_lm.server`` on the same BLAS
+and attention, at its default prefill step and at 512. The arms alternate; a row is the median of the repeats with
+their range.
 """
 
 from __future__ import annotations

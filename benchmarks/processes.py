@@ -114,7 +114,7 @@ def platform(source_state: Path, model: str) -> Iterator[Platform]:
 def mlx_server(
     model_directory: Path, blas_directory: Path | None, prefill_step: int | None = None
 ) -> Iterator[int]:
-    """Run ``mlx_lm.server``; gives its port. Without a BLAS directory it runs as installed."""
+    """Run ``mlx_lm.server``; gives its port. It has the platform's BLAS and attention, or without a BLAS its own."""
     port = free_port()
     arguments = [str(model_directory), str(port), str(blas_directory or "")]
     if prefill_step is not None:

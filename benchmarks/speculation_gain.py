@@ -4,7 +4,7 @@
 
 One client at a time asks for greedy answers: free chat, a summary of a given text, and a given program with a small
 change. Three arms take turns on each prompt, the last of one repeat first in the next: an installation with the slot
-forced on, one without, and ``mlx_lm.server`` with the same BLAS, which has no drafter of this tokenizer. What counts
+forced on, one without, and ``mlx_lm.server`` on the same BLAS, which has no drafter of this tokenizer. What counts
 is decoding: tokens after the first over the time from the first to the last. A row is the median of the answers' own
 ratios with their range; *k* is what was drafted a round, the median of the answers' means with their range, by the
 rounds that the worker counted.

@@ -1,11 +1,12 @@
-"""Throughput of prompt-heavy and decode-heavy work beside ``mlx_lm.server`` with the same BLAS, by clients.
+"""Throughput of prompt-heavy and decode-heavy work beside ``mlx_lm.server`` by clients.
 
     python -m benchmarks.throughput
 
-Each client sends one request and reads it to its end; what counts is the tokens of all requests, prompt and answer,
-over the time until the last has ended. The two servers alternate, as does which is first, and a row is the median of
-the paired ratios with their range. No answer may end by itself, on either; a run in which one did all the same ends.
-Each server answers a short request first, which is not counted: what only happens once is not what is asked.
+Both are on the same BLAS and attention. Each client sends one request and reads it to its end; what counts is the
+tokens of all requests, prompt and answer, over the time until the last has ended. The two servers alternate, as does
+which is first, and a row is the median of the paired ratios with their range. No answer may end by itself, on either; a
+run in which one did all the same ends. Each server answers a short request first, which is not counted: what only
+happens once is not what is asked.
 """
 
 from __future__ import annotations
