@@ -22,7 +22,7 @@ from tests.fixtures.live_stack import Installation, LiveStack, running_stack
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 #: Long enough that no generation ends while a test gets its hands on a process.
-MAX_TOKENS = 600
+MAX_TOKENS = 1500
 PROMPT = "Who was given priority, when, and why?"
 #: More than any test waits for.
 ENDLESS = 3500

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -293,7 +294,10 @@ async def test_no_database_connection_is_held_while_a_client_waits(
                 await run.say("Hi")
                 await exchange.until(b"Hi")
             assert opened
-            assert [connection for connection in opened if connection.connection is not None] == []
+            # Whoever takes it may be there before the thread that accepted it has let go.
+            async with asyncio.timeout(60):
+                while any(connection.connection is not None for connection in opened):
+                    await asyncio.sleep(0.01)
             await run.finish()
             await exchange.end()
     finally:
