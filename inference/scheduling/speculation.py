@@ -64,13 +64,16 @@ class Sample:
     """What one profiled generation has shown so far. The default has shown nothing.
 
     ``probe_ms``: its probes. ``rounds``, ``round_ms``, ``accepted``: how many rounds came after them, what they took in
-    all (draft, verification and bookkeeping), and how many drafted tokens were accepted in them.
+    all (draft, verification and bookkeeping), and how many drafted tokens were accepted in them. ``plain_rounds`` of
+    them, which took ``plain_ms``, had nothing drafted.
     """
 
     probe_ms: tuple[float, ...] = ()
     rounds: int = 0
     round_ms: float = 0.0
     accepted: int = 0
+    plain_rounds: int = 0
+    plain_ms: float = 0.0
 
     @property
     def probing(self) -> bool:
@@ -87,21 +90,36 @@ class Sample:
         """Whether it was looked at for long enough."""
         return self.rounds >= MOST_ROUNDS
 
+    @property
+    def classic_ms(self) -> float:
+        """A single-token step, by the probes and by the rounds that had nothing drafted, which are such steps too.
+
+        There are many of these where little can be guessed, which is where it is close; and they are spread over the
+        answer, so that a machine that was slower or faster at its beginning does not decide.
+        """
+        steps = len(self.probe_ms) + self.plain_rounds
+        return (math.fsum(self.probe_ms) + self.plain_ms) / steps
+
     def probed(self, ms: float) -> Sample:
         """The sample after one more probe. Raises ``ValueError`` unless ``ms`` is positive and finite."""
         _require_duration("a probe", ms)
         return replace(self, probe_ms=(*self.probe_ms, ms))
 
-    def ran(self, ms: float, accepted: int) -> Sample:
-        """The sample after one more round, in which ``accepted`` drafted tokens were.
+    def ran(self, ms: float, accepted: int, proposed: int) -> Sample:
+        """The sample after one more round, in which ``accepted`` of ``proposed`` drafted tokens were.
 
-        Raises ``ValueError`` unless ``ms`` is positive and finite and ``accepted`` not negative.
+        Raises ``ValueError`` unless ``ms`` is positive and finite, and ``accepted`` from 0 to ``proposed``.
         """
         _require_duration("a round", ms)
-        if accepted < 0:
-            raise ValueError(f"a round accepts no token or more, not {accepted}")
+        if not 0 <= accepted <= proposed:
+            raise ValueError(f"a round accepts 0 to all of its {proposed} drafted tokens, not {accepted}")
         return replace(
-            self, rounds=self.rounds + 1, round_ms=self.round_ms + ms, accepted=self.accepted + accepted
+            self,
+            rounds=self.rounds + 1,
+            round_ms=self.round_ms + ms,
+            accepted=self.accepted + accepted,
+            plain_rounds=self.plain_rounds + (not proposed),
+            plain_ms=self.plain_ms + (0.0 if proposed else ms),
         )
 
 
@@ -129,13 +147,13 @@ class Verdict:
 def judge(samples: Collection[Sample]) -> Verdict | None:
     """What the profile says, or None while fewer than ``SAMPLES`` of the samples are complete.
 
-    ``classic_ms`` is the median of the samples' mean probes. Rounds are weighed alike, whichever sample they are of:
+    ``classic_ms`` is the median of the samples' own. Rounds are weighed alike, whichever sample they are of:
     tokens of all rounds by the time of all rounds is what speculation yields in the long run.
     """
     complete = [sample for sample in samples if sample.complete]
     if len(complete) < SAMPLES:
         return None
-    classic_ms = statistics.median(statistics.fmean(sample.probe_ms) for sample in complete)
+    classic_ms = statistics.median(sample.classic_ms for sample in complete)
     rounds = sum(sample.rounds for sample in complete)
     round_ms = math.fsum(sample.round_ms for sample in complete) / rounds
     accepted_per_round = sum(sample.accepted for sample in complete) / rounds

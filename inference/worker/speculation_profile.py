@@ -75,12 +75,12 @@ class SpeculationProfile:
         """Whether the next round of this generation is to be run without drafts, for comparison."""
         return self._profiling and key not in self._done and self._running.get(key, Sample()).probing
 
-    def ran(self, key: str, ms: float, accepted: int) -> None:
+    def ran(self, key: str, ms: float, accepted: int, proposed: int) -> None:
         """A round of this generation took so long; it was a probe if one was wanted."""
         if not self._profiling or key in self._done:
             return
         sample = self._running.get(key, Sample())
-        sample = sample.probed(ms) if sample.probing else sample.ran(ms, accepted)
+        sample = sample.probed(ms) if sample.probing else sample.ran(ms, accepted, proposed)
         self._running[key] = sample
         if sample.full:
             self._done.add(key)

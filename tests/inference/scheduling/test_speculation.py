@@ -32,7 +32,7 @@ def sample(probe_ms: float = 100.0, round_ms: float = 120.0, accepted: int = 1, 
     for _ in range(PROBE_ROUNDS):
         one = one.probed(probe_ms)
     for _ in range(rounds):
-        one = one.ran(round_ms, accepted)
+        one = one.ran(round_ms, accepted, max(1, accepted))
     return one
 
 
@@ -46,7 +46,7 @@ def test_a_sample_is_two_probes_and_at_least_one_round() -> None:
         one = one.probed(100.0)
     assert not one.probing
     assert not one.complete
-    assert one.ran(120.0, 2).complete
+    assert one.ran(120.0, 2, 2).complete
 
 
 def test_four_complete_samples_settle_it_and_not_one_less() -> None:
@@ -60,7 +60,7 @@ def test_four_complete_samples_settle_it_and_not_one_less() -> None:
 def test_the_verdict_holds_what_was_measured() -> None:
     """The median of the probe means; rounds weigh alike, so a long generation's count for more."""
     samples = [
-        Sample().probed(90.0).probed(110.0).ran(150.0, 2),
+        Sample().probed(90.0).probed(110.0).ran(150.0, 2, 3),
         sample(100.0, 120.0, 1, rounds=4),
         sample(104.0, 130.0, 0),
         sample(9000.0, 140.0, 3),
@@ -101,12 +101,38 @@ def test_no_sample_takes_a_duration_that_no_clock_measures(ms: float) -> None:
     with pytest.raises(ValueError, match="a probe took"):
         Sample().probed(ms)
     with pytest.raises(ValueError, match="a round took"):
-        Sample().ran(ms, 1)
+        Sample().ran(ms, 1, 1)
 
 
-def test_no_round_accepts_less_than_nothing() -> None:
-    with pytest.raises(ValueError, match="no token or more"):
-        Sample().ran(100.0, -1)
+@pytest.mark.parametrize(("accepted", "proposed"), [(-1, 4), (5, 4), (1, 0)])
+def test_no_round_accepts_less_than_nothing_or_more_than_was_drafted(accepted: int, proposed: int) -> None:
+    with pytest.raises(ValueError, match="a round accepts"):
+        Sample().ran(100.0, accepted, proposed)
+
+
+@given(
+    slow=st.floats(1.0, 3.0),
+    guessed=st.integers(1, 40),
+    not_guessed=st.integers(30, 200),
+    beginning=st.sampled_from([0.7, 1.4]),
+)
+def test_a_round_without_a_guess_is_a_probe_and_a_strange_beginning_does_not_decide(
+    slow: float, guessed: int, not_guessed: int, beginning: float
+) -> None:
+    """What a machine did in an answer's first two steps is not what it costs to decode."""
+    one = Sample()
+    for _ in range(PROBE_ROUNDS):
+        one = one.probed(100.0 * beginning)
+    for _ in range(not_guessed):
+        one = one.ran(100.0, 0, 0)
+    for _ in range(guessed):
+        one = one.ran(100.0 * slow, 1, 1)
+    verdict = judge([one] * SAMPLES)
+    assert verdict is not None
+    tokens, rounds = not_guessed + 2 * guessed, not_guessed + guessed
+    ms = 100.0 * (not_guessed + slow * guessed)
+    assert verdict.speedup == pytest.approx(100.0 * tokens / ms, rel=0.03)
+    assert verdict.round_ms == pytest.approx(ms / rounds)
 
 
 # The policy

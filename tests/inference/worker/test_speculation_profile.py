@@ -30,10 +30,10 @@ def answer(profile: SpeculationProfile, key: str, rounds: int) -> None:
     """Guesses hold once the answer repeats itself."""
     for _ in range(PROBE_ROUNDS):
         assert profile.wants_probe(key)
-        profile.ran(key, 10.0, 0)
+        profile.ran(key, 10.0, 0, 0)
     for number in range(rounds):
         assert not profile.wants_probe(key)
-        profile.ran(key, 12.0, 0 if number < HARD else 1)
+        profile.ran(key, 12.0, 0 if number < HARD else 1, 1)
 
 
 def test_what_can_be_guessed_only_later_in_an_answer_counts(
@@ -53,7 +53,7 @@ def test_answers_that_do_not_end_keep_no_verdict_waiting_and_are_looked_at_for_s
     for number in range(SAMPLES):
         assert not settled
         answer(profile, str(number), MOST_ROUNDS)
-        profile.ran(str(number), 1000.0, 0)
+        profile.ran(str(number), 1000.0, 0, 1)
     [verdict] = settled
     assert (verdict.samples, verdict.round_ms) == (SAMPLES, pytest.approx(12.0))
 
