@@ -25,16 +25,23 @@ class Pace:
         self._decodes: deque[float] = deque(maxlen=_DECODES)
         self._by_rows = _CostByUnits(base=1)
         self._by_drafted = _CostByUnits(base=0)
+        #: Of the tick before, if it was a decode tick.
+        self._rows = 0
         self._chunks: deque[float] = deque(maxlen=_CHUNKS)
         self._full_chunk: float | None = None
 
     def decoded(self, rows: int, seconds: float) -> None:
         """A decode tick of so many rows took so long."""
         self._decodes.append(seconds * 1000)
-        self._by_rows.took(rows, seconds * 1000)
+        # A decode tick's step is started at the end of the one before, so another action in between waits for it, and
+        # the tick itself for nothing; and the first one with other rows waits for their caches to be put together.
+        if rows == self._rows:
+            self._by_rows.took(rows, seconds * 1000)
+        self._rows = rows
 
     def prefilled(self, padded_tokens: int, seconds: float, chunk_tokens: int) -> None:
         """A prefill tick, or a slice 0, of so many padded tokens took so long, while a chunk was ``chunk_tokens``."""
+        self._rows = 0
         token_ms = seconds * 1000 / padded_tokens
         if padded_tokens <= chunk_tokens:  # a token of a larger tick, while nothing streams, is cheaper
             self._chunks.append(token_ms)
@@ -43,6 +50,7 @@ class Pace:
 
     def speculated(self, drafted: int, ms: float) -> None:
         """A round with so many drafted tokens took so long."""
+        self._rows = 0
         self._by_drafted.took(drafted, ms)
 
     @property

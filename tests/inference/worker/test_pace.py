@@ -17,14 +17,34 @@ __all__ = ["drafter", "slot_worker"]
 
 def test_what_one_more_row_adds_is_told_once_two_numbers_of_rows_are_known() -> None:
     pace = Pace()
-    for _ in range(4):
+    for _ in range(5):
         pace.decoded(1, 0.100)
     assert pace.batch_cost is None
-    for seconds in (0.160, 0.160, 0.160):
+    for seconds in (0.160, 0.160, 0.160, 0.160):
         pace.decoded(3, seconds)
-    assert pace.batch_cost is None, "three ticks may have been chance"
+    assert pace.batch_cost is None, (
+        "three ticks may have been chance, and the first with other rows does not count"
+    )
     pace.decoded(3, 9.0)
     assert pace.batch_cost == pytest.approx(0.3), "the median, which one slow tick does not move"
+
+
+@pytest.mark.parametrize("between", ["a round", "a prompt"])
+def test_a_decode_tick_that_another_action_has_waited_for_does_not_tell_what_a_row_costs(
+    between: str,
+) -> None:
+    """Its step was run ahead, within that action: it took next to nothing, and rows seemed to cost their own again."""
+    pace = Pace()
+    for rows, seconds in ((1, 0.100), (2, 0.110)):
+        for _ in range(5):
+            pace.decoded(rows, seconds)
+    for _ in range(50):
+        if between == "a round":
+            pace.speculated(0, 180.0)
+        else:
+            pace.prefilled(64, 0.4, 64)
+        pace.decoded(1, 0.001)
+    assert pace.batch_cost == pytest.approx(0.1)
 
 
 def test_what_one_more_drafted_token_adds_is_a_share_of_a_step_without_any() -> None:
