@@ -57,12 +57,12 @@ def main() -> None:
                     run = _run(platform, key, arguments, load, mode)
                     if repeat:  # the first is a warm-up
                         runs[load, mode].append(run)
-    rows = {load + 1: _median([run.step_ms for run in runs[load, "off"]]) for load in loads}
+    rows = {load + 1: statistics.median([run.step_ms for run in runs[load, "off"]]) for load in loads}
     row_cost = added_cost(rows, base=1)
     if row_cost is None:
         sys.exit(f"refused: no cost of a row follows from decode ticks of {rows} ms")
-    gain = _median(_ratios(runs, 0))
-    round_cost = _median([run.step_ms for run in runs[0, "on"]]) / rows[1]
+    gain = statistics.median(_ratios(runs, 0))
+    round_cost = statistics.median([run.step_ms for run in runs[0, "on"]]) / rows[1]
     print(f"a round: {round_cost:.2f} steps of one row; one more row adds {row_cost:.3f}\n")
     print(
         "| streams beside | with the slot, tokens/s | in the batch, tokens/s | ratio (median, range) | the rule |"
@@ -119,10 +119,6 @@ def _ratios(runs: dict[tuple[int, str], list[_Run]], load: int) -> list[float]:
         on.tokens_per_second / off.tokens_per_second
         for on, off in zip(runs[load, "on"], runs[load, "off"], strict=True)
     ]
-
-
-def _median(values: list[float]) -> float:
-    return statistics.median(values)
 
 
 if __name__ == "__main__":

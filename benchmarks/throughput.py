@@ -1,4 +1,4 @@
-"""Throughput of prompt-heavy and decode-heavy work beside ``mlx_lm.server`` by clients.
+"""Throughput of prompt-heavy and decode-heavy work beside ``mlx_lm.server``, by clients.
 
     python -m benchmarks.throughput
 
