@@ -19,6 +19,7 @@ STATE_DIR = Path(tempfile.mkdtemp(prefix="signalbox-test-"))
 # Registered before anything that is to be stopped in it, so that it is done last.
 atexit.register(shutil.rmtree, STATE_DIR, ignore_errors=True)
 (STATE_DIR / "vendor").mkdir()
+(STATE_DIR / "static").mkdir()
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "signalbox.settings"
 os.environ["SIGNALBOX_STATE_DIR"] = str(STATE_DIR)
