@@ -172,6 +172,16 @@ def _debt_after(state: TickState, action: Action, producing: bool) -> int:
     return max(0, state.prefill_debt - state.limits.chunk_tokens * max(1, waiting))
 
 
+def debt_in(debt: int, before: PrefillLimits, after: PrefillLimits) -> int:
+    """A debt that was made by the limits ``before``, for limits that changed while it was open.
+
+    It is paid a chunk at a time, so it is told in chunks of the new size: what was ``n`` decode ticks stays ``n``. But
+    no prompt waits for more than a full chunk costs by the limits ``after``, so that a shorter interval helps at once.
+    """
+    carried = -(-debt * after.chunk_tokens // before.chunk_tokens)
+    return min(carried, after.chunk_tokens * after.interval) if after.interval else carried
+
+
 def is_producing(decoding: int, speculative_pending: bool, speculative_prompt_tokens: int) -> bool:
     """Whether somebody streams, by these fields of a ``TickState``."""
     return decoding > 0 or (speculative_pending and not speculative_prompt_tokens)

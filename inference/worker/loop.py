@@ -205,7 +205,7 @@ class TickLoop:
             speculative_pending=slice_pending,
             speculative_prompt_tokens=in_slice,
             limits=limits,
-            prefill_debt=self._last.prefill_debt,
+            prefill_debt=self._terms.open_debt(self._last),
             speculative_yielded=self._last.speculative_yielded,
             slice_prompt_last=self._last.slice_prompt_last,
             prefill_gave_way=self._last.prefill_gave_way,

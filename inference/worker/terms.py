@@ -10,6 +10,7 @@ from inference.scheduling.tick import (
     TickDecision,
     TickState,
     chunk_for,
+    debt_in,
     decide_tick,
     interval_for,
     quiet_tokens_for,
@@ -21,26 +22,32 @@ class Terms:
     """``limits`` are the next tick's, by ``settings`` and what was measured. Belongs to the tick thread.
 
     An interval that follows a target is reckoned when debt is made, which is all that it is for, and at no other time:
-    streams are owed what a prompt costs them by what is known when it is run, and for as many prompts as wait then.
+    streams are owed what a prompt costs them by what is known when it is run, and for as many prompts as wait then. A
+    chunk that changes while debt is open changes what the debt is told in, and not how many ticks it is.
     """
 
     def __init__(self, settings: SchedulerSettings, pace: Pace) -> None:
         self.settings = settings
         self._pace = pace
-        self.limits = self._anew()
+        self.limits = self._debt_limits = self._anew()
 
     def reconfigure(self, settings: SchedulerSettings) -> None:
         """Go by these from the next tick on."""
         self.settings = settings
         self.limits = self._anew()
 
+    def open_debt(self, last: TickDecision) -> int:
+        """What was owed after the ``last`` decision that was ``charged``, by the limits that hold now."""
+        return debt_in(last.prefill_debt, self._debt_limits, self.limits)
+
     def charged(self, state: TickState, decision: TickDecision) -> TickDecision:
         """The decision that was made of ``state``, by the interval that holds now if it makes debt."""
-        if decision.prefill_debt <= state.prefill_debt or self.settings.itl_target is None:
-            return decision
-        waiting = state.prefills + (state.speculative_prompt_tokens > 0)
-        self.limits = replace(self.limits, interval=self._interval(self.limits.chunk_tokens, waiting))
-        return decide_tick(replace(state, limits=self.limits))
+        if decision.prefill_debt > state.prefill_debt and self.settings.itl_target is not None:
+            waiting = state.prefills + (state.speculative_prompt_tokens > 0)
+            self.limits = replace(self.limits, interval=self._interval(self.limits.chunk_tokens, waiting))
+            decision = decide_tick(replace(state, limits=self.limits))
+        self._debt_limits = self.limits
+        return decision
 
     def prompt_ran(self) -> None:
         """The pace has learned from a prompt tick: the chunk and the quiet tick follow it, the interval does not."""

@@ -18,6 +18,7 @@ from inference.scheduling.tick import (
     TickDecision,
     TickState,
     chunk_for,
+    debt_in,
     decide_tick,
     interval_for,
     quiet_tokens_for,
@@ -624,6 +625,31 @@ def test_debt_ends_with_the_last_stream(
 def test_an_impossible_state_is_refused(wrong: Callable[[], object]) -> None:
     with pytest.raises(ValueError):
         wrong()
+
+
+# Limits that change while debt is open
+
+
+@given(
+    st.integers(1, LONGEST_INTERVAL * 4096),
+    st.integers(1, 4096),
+    st.integers(1, 4096),
+    st.integers(0, LONGEST_INTERVAL),
+)
+def test_a_debt_told_in_chunks_of_another_size_is_as_many_decode_ticks_but_no_more_than_a_full_chunk_costs(
+    debt: int, before: int, after: int, interval: int
+) -> None:
+    limits = PrefillLimits(after, interval)
+    carried = debt_in(debt, PrefillLimits(before, 1), limits)
+    owed = math.ceil(debt / before)
+    assert carried > 0
+    assert math.ceil(carried / after) == (min(owed, interval) if interval else owed)
+
+
+@given(st.integers(0, 10**9), st.integers(1, 4096))
+def test_where_nothing_changes_a_debt_stays(debt: int, chunk: int) -> None:
+    limits = PrefillLimits(chunk, -(-debt // chunk))
+    assert debt_in(debt, limits, limits) == debt
 
 
 def test_the_interval_is_the_default_until_both_durations_are_measured() -> None:

@@ -1,4 +1,5 @@
-"""When the terms between prompts and streams are reckoned anew: an interval that follows a target, as debt is made."""
+"""When the terms between prompts and streams are reckoned anew: an interval that follows a target, as debt is made; and
+what becomes of a debt whose chunk changes while it is open."""
 
 from __future__ import annotations
 
@@ -169,3 +170,76 @@ def test_a_running_worker_s_interval_changes_in_ticks_that_make_debt_only(
     assert made == 10 + 5
     assert len(used) > 1
     assert DEFAULT_INTERVAL not in used
+
+
+def ticks_between_prompts(worker: HandDrivenWorker) -> list[int]:
+    """How many decode ticks lie between two prompt ticks, until no prompt waits any more."""
+    between, decodes = list[int](), 0
+    while worker.loop.roster.prefills:
+        if worker.turn() is Action.PREFILL:
+            between.append(decodes)
+            decodes = 0
+        else:
+            decodes += 1
+    return between
+
+
+def beside_a_stream(worker: HandDrivenWorker, model: LanguageModel, settings: SchedulerSettings) -> None:
+    """A stream runs, and a prompt has had its first chunk by these settings."""
+    worker.loop.ask(Reconfigure(settings))
+    submit(model, max_tokens=ENDLESS)
+    worker.claim()
+    worker.turn_until(lambda: worker.loop.roster.decoding_rows == 1)
+    submit(model, prompt=PROMPT * 20, max_tokens=10)
+    worker.claim()
+    assert worker.turn() is Action.PREFILL
+
+
+def test_a_smaller_chunk_while_debt_is_open_costs_the_prompt_no_more_ticks(
+    worker: HandDrivenWorker, model: LanguageModel
+) -> None:
+    large = replace(SETTINGS, limits=PrefillLimits(chunk_tokens=64, interval=3))
+    beside_a_stream(worker, model, large)
+    worker.loop.ask(Reconfigure(replace(large, limits=PrefillLimits(chunk_tokens=16, interval=3))))
+    first, *others = ticks_between_prompts(worker)
+    assert first == 3
+    assert set(others) == {3}
+
+
+def test_a_shorter_interval_holds_for_the_debt_that_is_open(
+    worker: HandDrivenWorker, model: LanguageModel
+) -> None:
+    patient = replace(SETTINGS, limits=PrefillLimits(chunk_tokens=16, interval=4096))
+    beside_a_stream(worker, model, patient)
+    worker.loop.ask(Reconfigure(replace(patient, limits=PrefillLimits(chunk_tokens=16, interval=2))))
+    assert set(ticks_between_prompts(worker)) == {2}
+
+
+@given(st.lists(st.floats(0.01, 40), min_size=2, max_size=12), st.integers(1, 20))
+def test_whatever_a_chunk_takes_and_becomes_a_full_one_costs_the_interval_in_decode_ticks(
+    token_ms: list[float], interval: int
+) -> None:
+    pace = Pace()
+    limits = PrefillLimits(CHUNK, interval)
+    terms = Terms(replace(FOLLOWING, limits=limits, itl_target=None, longest_stall_ms=100), pace)
+    last, decodes, prompts = decide_tick(TickState()), interval, iter(token_ms)
+    while True:
+        state = TickState(
+            decoding=1,
+            prefills=1,
+            next_prefill_tokens=terms.limits.chunk_tokens,
+            limits=terms.limits,
+            prefill_debt=terms.open_debt(last),
+        )
+        last = terms.charged(state, decide_tick(state))
+        if last.action is Action.DECODE:
+            decodes += 1
+            continue
+        assert decodes == interval
+        if (took := next(prompts, None)) is None:
+            break
+        decodes = 0
+        pace.prefilled(
+            state.next_prefill_tokens, state.next_prefill_tokens * took / 1000, terms.limits.chunk_tokens
+        )
+        terms.prompt_ran()
