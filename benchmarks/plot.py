@@ -43,6 +43,11 @@ def _place(value: float, between: tuple[float, float], start: float, end: float)
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of every decade within the range."""
+    """1, 2 and 5 of every decade within the range; where that is fewer than three, all whole steps."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [step * 10**decade for decade in decades for step in (1, 2, 5) if low <= step * 10**decade <= high]
+    steps = [(1, 2, 5), range(1, 10)]
+    ticks = [
+        [step * 10**decade for decade in decades for step in of if low <= step * 10**decade <= high]
+        for of in steps
+    ]
+    return ticks[0] if len(ticks[0]) > 2 else ticks[1]
