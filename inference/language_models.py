@@ -184,10 +184,13 @@ def change_settings(
 
 
 def note_capacity(model_id: UUID, tokens: int) -> None:
-    """A worker's word on the longest sequence that it has memory for: what is longer is refused when it is sent."""
-    LanguageModel.objects.filter(id=model_id).exclude(kv_capacity_tokens=tokens).update(
-        kv_capacity_tokens=tokens
-    )
+    """A worker's word on the longest sequence that a worker of the model has memory for, itself or another that lives.
+
+    What is longer is refused when it is sent. Said every few seconds, and written where it is not what is known.
+    """
+    otherwise = LanguageModel.objects.filter(id=model_id).exclude(kv_capacity_tokens=tokens)
+    if otherwise.exists():  # to ask costs less than to write nothing: that would wait for whoever writes
+        otherwise.update(kv_capacity_tokens=tokens)
 
 
 def _plain_settings(model: LanguageModel) -> dict[str, Any]:

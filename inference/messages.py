@@ -323,6 +323,10 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     counters: dict[str, float]
     #: None: a worker that does not tell, or has not ticked yet.
     scheduler: SchedulerSnapshot | None = None
+    #: Tokens of the longest sequence that its KV memory holds when nothing else runs; None: it does not tell.
+    longest_sequence: int | None = None
+    #: Bytes of KV memory that it sets aside for each slot, however short its sequence is.
+    slot_bytes: int = 0
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

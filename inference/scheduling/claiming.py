@@ -5,6 +5,10 @@ deferred: it stays where it is, its lane keeps its skips and its tenant its tag,
 waits with it. Then the next in the order is tried, of the same lane as long as there is one. Whoever is admitted past a
 deferred request is counted in the worker's ledger (``memory``), which bounds how many that may be.
 
+What can never fit here and fits another worker is left to that one. It keeps its place, its lane its skips and its
+tenant its tag as if it were deferred, and the next in the order is tried; but it is in no ledger of this worker's:
+there is no room here to be kept for it, and nobody is preempted for it.
+
 A missing *row* is different: whoever has bytes and only lacks a row is next for the first row, and nobody is
 tried after it. So the lanes' floor holds for rows too: a higher lane that could free one by preemption cannot take it
 from a lower one whose turn it is.
@@ -81,7 +85,12 @@ def choose_claim(
     nobody else takes it; it counts as a grant to its lane. ``cap``: of the lanes' floor, and of the
     higher lanes that may pass the reserved request.
     """
-    waiting = {head.generation for lane in lanes.values() for head in lane.heads}
+    waiting = {
+        head.generation
+        for lane in lanes.values()
+        for head in lane.heads
+        if capacity is None or capacity.verdict(head.tokens) is not Verdict.FITS_ELSEWHERE
+    }
     ledger = memory.forgotten(deferrals, waiting)
     lacking: dict[str, Candidate] = {}
     for rank, head, skips in _in_turn(lanes, promised, cap):
@@ -101,7 +110,7 @@ def choose_claim(
             case Verdict.DEFER_NO_ROW:
                 lacking.setdefault(head.generation, candidate)
                 break
-            case Verdict.HOLD_FOR_RESERVED:
+            case Verdict.HOLD_FOR_RESERVED | Verdict.FITS_ELSEWHERE:
                 pass
     return ClaimChoice(grant=None, deferrals=ledger, deferred=_admissible(lacking, ledger, cap))
 
@@ -128,7 +137,7 @@ def _tried(rank: int, head: Head, capacity: Capacity | None, deferrals: Deferral
     if capacity is None:
         return Candidate(lane_rank=rank, head=head, bytes=0, verdict=Verdict.ADMIT)
     verdict = capacity.verdict(head.tokens)
-    needs_room = head.tokens > 0 and verdict is not Verdict.NEVER_FITS
+    needs_room = head.tokens > 0 and verdict not in (Verdict.NEVER_FITS, Verdict.FITS_ELSEWHERE)
     if needs_room and memory.held_back(deferrals, head.generation, rank, cap):
         verdict = Verdict.HOLD_FOR_RESERVED
     return Candidate(lane_rank=rank, head=head, bytes=capacity.bytes_of(head.tokens), verdict=verdict)

@@ -35,6 +35,8 @@ class Verdict(StrEnum):
     ADMIT = "admit"
     #: Its cache would exceed the whole budget. It is let through to be ended, and takes no room.
     NEVER_FITS = "never_fits"
+    #: Its cache would exceed the whole budget here, and not another worker's: it is left to that one.
+    FITS_ELSEWHERE = "fits_elsewhere"
     #: It would fit, but the room is kept for one that has waited too long.
     HOLD_FOR_RESERVED = "hold_for_reserved"
     DEFER_NO_ROOM = "defer_no_room"
@@ -86,7 +88,8 @@ class Capacity:
     """What one worker can take on now.
 
     ``bytes_per_token`` and ``step`` tell the cost of a sequence (``sequence_bytes``). ``free_rows``: sequences it may
-    admit beside those it has, parked ones counted; 0 or less is none. ``decoding``: rows decode.
+    admit beside those it has, parked ones counted; 0 or less is none. ``decoding``: rows decode. ``longest_elsewhere``:
+    tokens of the longest sequence that another worker of the model can take on; 0 where there is no other.
     """
 
     room: Room
@@ -94,6 +97,7 @@ class Capacity:
     step: int
     free_rows: int
     decoding: bool
+    longest_elsewhere: int = 0
 
     def __post_init__(self) -> None:
         if self.bytes_per_token < 0 or self.step < 1:
@@ -109,7 +113,7 @@ class Capacity:
             return Verdict.ADMIT
         needed = self.bytes_of(tokens)
         if self.room.never_fits(needed):
-            return Verdict.NEVER_FITS
+            return Verdict.FITS_ELSEWHERE if tokens <= self.longest_elsewhere else Verdict.NEVER_FITS
         if not self.room.fits(needed, self.decoding):
             return Verdict.DEFER_NO_ROOM
         return Verdict.ADMIT if self.free_rows > 0 else Verdict.DEFER_NO_ROW
@@ -174,7 +178,7 @@ def admitted(deferrals: Deferrals, generation: str, lane_rank: int) -> Deferrals
 def forgotten(deferrals: Deferrals, waiting: Collection[str]) -> Deferrals:
     """The ledger without those that are not ``waiting`` first of their tenant's any more.
 
-    They were withdrawn, or another worker has them; or an elder of their tenant came back to the queue and stands
-    before them, once for every time that it does: then they are deferred anew when it is gone.
+    They were withdrawn, or another worker has them, or is to have them; or an elder of their tenant came back to the
+    queue and stands before them, once for every time that it does: then they are deferred anew when it is gone.
     """
     return tuple(one for one in deferrals if one.generation in waiting)

@@ -1,4 +1,5 @@
-"""Says once a second how the worker fares, and finds out which of its generations nobody reads any more."""
+"""Says once a second how the worker fares, hears how the others do, and finds out which of its generations nobody reads
+any more."""
 
 from __future__ import annotations
 
@@ -14,8 +15,10 @@ from inference.dispatch import heartbeats
 from inference.dispatch.presence import AbsenceWatch
 from inference.messages import CancelReason, Heartbeat
 from inference.worker.holdings import Holdings
+from inference.worker.kv_memory import KvMemory
 from inference.worker.loop import TickLoop
 from inference.worker.metrics import WorkerMetrics
+from inference.worker.neighbours import Neighbours
 from inference.worker.progress import Progress
 from inference.worker.requests import Cancel
 from inference.worker.threads import Job, JobThread
@@ -26,7 +29,8 @@ _INTERVAL_S: Final = 1.0
 class Pulse:
     """What a worker tells of itself.
 
-    ``ready``: it claims work. ``draining``: it was asked to end.
+    ``ready``: it claims work. ``draining``: it was asked to end. ``slot_bytes``: what its KV memory sets aside for each
+    slot.
     """
 
     def __init__(
@@ -38,7 +42,9 @@ class Pulse:
         holdings: Holdings,
         progress: Progress,
         metrics: WorkerMetrics,
+        memory: KvMemory,
         *,
+        slot_bytes: int,
         blas: str,
         device: str,
     ) -> None:
@@ -51,6 +57,8 @@ class Pulse:
         self._holdings = holdings
         self._progress = progress
         self._metrics = metrics
+        self._memory = memory
+        self._slot_bytes = slot_bytes
         self._blas = blas
         self._device = device
         self._started_at = time.time()
@@ -78,6 +86,8 @@ class Pulse:
                 slots=self._holdings.slots,
                 counters=self._metrics.counters.snapshot(),
                 scheduler=self._loop.board.latest,
+                longest_sequence=self._memory.longest_sequence(),
+                slot_bytes=self._slot_bytes,
             ),
         )
 
@@ -103,10 +113,16 @@ class DetachedReaders:
             self._ask(Cancel(dict.fromkeys(detached, CancelReason.DETACHED)))
 
 
-def heartbeat_thread(pulse: Pulse, detached: DetachedReaders, recovered: Callable[[], object]) -> JobThread:
-    """The thread of both. ``recovered`` is called when Valkey is back after it was away."""
+def heartbeat_thread(
+    pulse: Pulse, neighbours: Neighbours, detached: DetachedReaders, recovered: Callable[[], object]
+) -> JobThread:
+    """The thread of all three. ``recovered`` is called when Valkey is back after it was away."""
     return JobThread(
         "heartbeat",
-        [Job("heartbeat", _INTERVAL_S, pulse.beat), Job("detached_readers", _INTERVAL_S, detached)],
+        [
+            Job("heartbeat", _INTERVAL_S, pulse.beat),
+            Job("neighbours", _INTERVAL_S, neighbours),
+            Job("detached_readers", _INTERVAL_S, detached),
+        ],
         recovered,
     )

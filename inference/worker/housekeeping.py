@@ -63,11 +63,13 @@ def housekeeping_thread(
     verdicts: VerdictWatch,
     save_pools: Callable[[], object],
     follow_drafter: Callable[[], object],
+    tell_capacity: Callable[[], object],
     sweep_s: float,
 ) -> JobThread:
     """The thread of all this. The first round is at once: a worker that starts sweeps first.
 
-    ``follow_drafter``: leave to the caches what it does not hold.
+    ``follow_drafter``: leave to the caches what it does not hold. ``tell_capacity``: how long a sequence may be is told
+    anew when another worker has come or gone.
     """
     workers = Worker.objects.filter(id=worker_id)
     return JobThread(
@@ -82,6 +84,7 @@ def housekeeping_thread(
             Job("verdicts", _SETTINGS_S, verdicts),
             Job("pools", sweep_s, save_pools),
             Job("drafter_memory", _SETTINGS_S, follow_drafter),
+            Job("capacity", _SETTINGS_S, tell_capacity),
             Job("last_seen", _LAST_SEEN_S, lambda: workers.update(last_seen_at=timezone.now())),
         ],
     )

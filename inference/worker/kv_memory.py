@@ -11,7 +11,8 @@ from inference.worker.holdings import Holdings
 
 #: The prefix cache's share of the budget where the operator has set none.
 _CACHE_SHARE: Final = 0.25
-#: A model whose caches do not grow: no sequence is too long for its memory.
+#: A model whose caches do not grow: no sequence is too long for its memory. More than any context has, and the most
+#: that every database keeps in the model's row.
 _UNLIMITED: Final = 2**31 - 1
 
 
@@ -49,6 +50,8 @@ class KvMemory:
         #: Rows that decode, and bytes of the prefix cache, as of the last tick.
         self.decoding = 0
         self.cached = 0
+        #: As ``longest_sequence``, of the other workers that serve the model; None while nobody has looked.
+        self.longest_elsewhere: int | None = None
         self._holdings = holdings
         self._bytes_per_token = bytes_per_token
         self._step = step
@@ -67,13 +70,14 @@ class KvMemory:
             step=self._step,
             free_rows=self._holdings.slots - rows,
             decoding=self.decoding > 0,
+            longest_elsewhere=self.longest_elsewhere or 0,
         )
 
     def longest_sequence(self) -> int:
         """Tokens of the longest sequence that fits when nothing else runs."""
         if not self._bytes_per_token:
             return _UNLIMITED
-        return self.budget.total // (self._bytes_per_token * self._step) * self._step
+        return min(_UNLIMITED, self.budget.total // (self._bytes_per_token * self._step) * self._step)
 
     def cache_budget(self, reserved: int) -> int:
         """Bytes that the prefix cache may have beside the ``reserved`` ones, which are given to sequences."""

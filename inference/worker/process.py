@@ -25,6 +25,7 @@ from inference.worker.kv_memory import KvBudget, KvMemory
 from inference.worker.lease_thread import LeaseRenewal, lease_thread
 from inference.worker.loop import LoopEnd, TickLoop
 from inference.worker.metrics import WorkerMetrics
+from inference.worker.neighbours import Neighbours
 from inference.worker.outbox import Outbox
 from inference.worker.progress import Progress
 from inference.worker.published_watch import PublishedWatch
@@ -73,7 +74,6 @@ class WorkerProcess:
             bytes_per_token=engine.kv_bytes_per_token,
             step=engine.kv_step,
         )
-        self._make_room(settings)
         self._row = Worker.objects.create(
             model=model,
             hostname=socket.gethostname(),
@@ -88,6 +88,8 @@ class WorkerProcess:
         structlog.contextvars.bind_contextvars(worker=self.id, model=model.name)
         self.metrics: Final = WorkerMetrics()
         self._client = store.sync_client()
+        self._neighbours = Neighbours(self._client, self.id, model.name, times.lease_s, self._memory)
+        self._look_around()
         self._settings = SettingsWatch(model.id, settings, self._reconfigure)
         self._verdicts = VerdictWatch(
             model.id,
@@ -137,6 +139,8 @@ class WorkerProcess:
             self._holdings,
             progress,
             self.metrics,
+            self._memory,
+            slot_bytes=engine.kv_fixed_bytes,
             blas=engine.blas,
             device=engine.device,
         )
@@ -148,10 +152,12 @@ class WorkerProcess:
             self._verdicts,
             self._drafting.pools.synchronise,
             self._follow_drafter,
+            self._tell_capacity,
             times.sweep_s,
         )
         self._heartbeat = heartbeat_thread(
             self._pulse,
+            self._neighbours,
             DetachedReaders(self._client, times.detach_grace_s, self.loop, self.loop.ask),
             recovered=lambda: self._housekeeping.hurry(SWEEP),
         )
@@ -198,7 +204,22 @@ class WorkerProcess:
 
     def _make_room(self, settings: SchedulerSettings) -> None:
         self._memory.budget = self._budget(settings)
-        language_models.note_capacity(self._model.id, self._memory.longest_sequence())
+        self._tell_capacity()
+
+    def _look_around(self) -> None:
+        """Before the first claim, and before the first word of what this one can hold."""
+        try:
+            self._neighbours()
+        except redis.RedisError as error:
+            _log.warning("neighbours_unknown", error=str(error))
+        self._tell_capacity()
+
+    def _tell_capacity(self) -> None:
+        """The longest sequence that any of the model's workers can hold, for the door. Not while others are unknown."""
+        elsewhere = self._memory.longest_elsewhere
+        if elsewhere is not None:
+            longest = max(elsewhere, self._memory.longest_sequence())
+            language_models.note_capacity(self._model.id, longest)
 
     def _close(self) -> None:
         self._pulse.ready = False

@@ -64,6 +64,32 @@ def test_f15_what_the_door_refuses_is_exactly_what_no_claim_could_ever_admit(
         assert (answer.bound, answer.need, answer.most) == (Bound.MEMORY, need, told)
 
 
+@given(
+    budgets=st.tuples(st.integers(0, 3000), st.integers(0, 3000)),
+    bytes_per_token=st.integers(1, 9),
+    step=st.integers(1, 16),
+    need=st.integers(1, 400),
+)
+def test_of_two_workers_the_smaller_leaves_to_the_larger_exactly_what_that_one_can_hold(
+    budgets: tuple[int, int], bytes_per_token: int, step: int, need: int
+) -> None:
+    """And the door lets in exactly what one of them can hold."""
+    told = [budget // (bytes_per_token * step) * step for budget in budgets]
+    here, there = (
+        Capacity(
+            room=Room(budget=budget),
+            bytes_per_token=bytes_per_token,
+            step=step,
+            free_rows=1,
+            decoding=False,
+            longest_elsewhere=other,
+        ).verdict(need)
+        for budget, other in zip(budgets, reversed(told), strict=True)
+    )
+    assert (here is Verdict.FITS_ELSEWHERE) == (need > told[0] and there is Verdict.ADMIT)
+    assert (here is Verdict.NEVER_FITS) == (there is Verdict.NEVER_FITS) == (need > max(told))
+
+
 @pytest.mark.parametrize("memory", [None, 100])
 def test_a_prompt_that_leaves_no_room_for_a_single_token_is_refused(memory: int | None) -> None:
     assert answer_tokens(99, None, default=50, context=100, memory=memory) == 1

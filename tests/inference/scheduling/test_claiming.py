@@ -46,10 +46,17 @@ def lane(*heads: Head, skips: int = 0, virtual_time: int = 0) -> LaneQueue:
     return LaneQueue(skips=skips, virtual_time=virtual_time, heads=heads)
 
 
-def offer(budget: int = 100, reserved: int = 0, free_rows: int = 8) -> Capacity:
+def offer(budget: int = 100, reserved: int = 0, free_rows: int = 8, elsewhere: int = 0) -> Capacity:
     """A byte a token."""
     room = Room(budget=budget, reserved=reserved)
-    return Capacity(room=room, bytes_per_token=1, step=1, free_rows=free_rows, decoding=False)
+    return Capacity(
+        room=room,
+        bytes_per_token=1,
+        step=1,
+        free_rows=free_rows,
+        decoding=False,
+        longest_elsewhere=elsewhere,
+    )
 
 
 def claimed(choice: ClaimChoice) -> str | None:
@@ -167,6 +174,41 @@ def test_what_can_never_fit_is_claimed_to_be_ended_and_passes_nobody() -> None:
     assert choice.deferrals == waiting
 
 
+def test_what_only_another_worker_can_hold_is_left_to_it_and_holds_nobody_up() -> None:
+    """Its lane is overdue and stays so, its tenant keeps its tag, and here it is not kept room for."""
+    large, small = head("a1", 150, finish=1, joined=True), head("b1", 10, finish=2)
+    lanes = {0: lane(head("c1", 10)), 1: lane(large, small, skips=CAP, virtual_time=1)}
+    choice = choose_claim(lanes, capacity=offer(elsewhere=150))
+    assert claimed(choice) == "b1"
+    assert choice.grant is not None
+    assert choice.grant.service.finishes["a"] == 1
+    assert (choice.deferrals, choice.deferred) == ((), ())
+    alone = {0: lane(head("c1", 10)), 1: lane(large, skips=CAP)}
+    choice = choose_claim(alone, capacity=offer(elsewhere=150))
+    assert claimed(choice) == "c1"
+    assert choice.grant is not None
+    assert choice.grant.skips == {0: 0, 1: CAP}
+    assert claimed(choose_claim({1: lane(large)}, capacity=offer(elsewhere=150))) is None
+    # One token less elsewhere, and nobody can hold it: it is claimed to be ended.
+    choice = choose_claim(alone, capacity=offer(elsewhere=149))
+    assert claimed(choice) == "a1"
+    assert choice.grant is not None
+    assert choice.grant.candidate.verdict is Verdict.NEVER_FITS
+
+
+def test_room_that_was_kept_for_one_is_free_when_a_smaller_budget_leaves_it_to_another_worker() -> None:
+    kept = (
+        Deferral("a1", 1, 90, passes=RESERVED_AFTER, higher_passes=CAP),
+        Deferral("d1", 1, 60, passes=1),
+    )
+    lanes = {0: lane(head("c1", 10)), 1: lane(head("a1", 90, finish=1), head("d1", 60, finish=2))}
+    choice = choose_claim(lanes, capacity=offer(budget=80, reserved=30, elsewhere=90), deferrals=kept)
+    assert claimed(choice) == "c1"
+    assert choice.deferrals == (replace(kept[1], passes=2),)
+    # Where nobody else can hold it, it is claimed to be ended when its turn comes, whatever was kept.
+    assert claimed(choose_claim({1: lanes[1]}, capacity=offer(budget=80), deferrals=kept)) == "a1"
+
+
 def test_what_only_has_to_be_ended_needs_no_room() -> None:
     lanes = {0: lane(head("a1", 0)), 1: lane(head("b1", 50))}
     waiting = (Deferral("b1", 1, 50, passes=RESERVED_AFTER, higher_passes=CAP),)
@@ -243,7 +285,22 @@ def ledgers(draw: st.DrawFn) -> Deferrals:
     )
 
 
-offers = st.builds(offer, st.integers(0, 60), st.integers(0, 40), st.integers(-1, 2))
+offers = st.builds(
+    offer,
+    st.integers(0, 60),
+    st.integers(0, 40),
+    st.integers(-1, 2),
+    elsewhere=st.just(0) | st.integers(0, 60),
+)
+
+
+def left_to_others(lanes: Mapping[int, LaneQueue], capacity: Capacity) -> set[str]:
+    return {
+        one.generation
+        for lane_ in lanes.values()
+        for one in lane_.heads
+        if capacity.room.budget < one.tokens <= capacity.longest_elsewhere
+    }
 
 
 @given(queues())
@@ -265,7 +322,8 @@ def test_it_is_the_first_choice_made_again_without_what_is_refused(
 ) -> None:
     """Taking each refused head out by hand and choosing anew among the rest comes to the same."""
     rest = {rank: one for rank, one in lanes.items() if one.heads}
-    known = forgotten(ledger, {one.generation for lane_ in rest.values() for one in lane_.heads})
+    waiting = {one.generation for lane_ in rest.values() for one in lane_.heads}
+    known = forgotten(ledger, waiting - left_to_others(lanes, capacity))
     expected, lacks = None, []
     while rest:
         rank, _ = pick_lane(rest.keys(), {rank: one.skips for rank, one in rest.items()}, CAP)
@@ -277,7 +335,7 @@ def test_it_is_the_first_choice_made_again_without_what_is_refused(
         if verdict is Verdict.NEVER_FITS or (verdict is Verdict.ADMIT and not held):
             expected = tried.generation
             break
-        if not held:
+        if not held and verdict is not Verdict.FITS_ELSEWHERE:
             lacks.append((tried.generation, verdict))
         if not held and verdict is Verdict.DEFER_NO_ROW:
             break
@@ -298,7 +356,9 @@ def test_a_refusal_changes_nothing_but_the_ledger(
     choice = choose_claim(lanes, capacity=capacity, deferrals=ledger)
     waiting = {one.generation: rank for rank, lane_ in lanes.items() for one in lane_.heads}
     no_room = {name for name, verdict in lacking(choice) if verdict is Verdict.DEFER_NO_ROOM}
-    kept = {one.generation for one in ledger if one.generation in waiting}
+    left = left_to_others(lanes, capacity)
+    kept = {one.generation for one in ledger if one.generation in waiting} - left
+    assert not left & {one.generation for one in choice.deferrals}, "no room is kept for it"
     assert (
         (kept | no_room) - {claimed(choice)} <= {one.generation for one in choice.deferrals} <= set(waiting)
     )
@@ -320,3 +380,30 @@ def test_a_refusal_changes_nothing_but_the_ledger(
     if candidate.verdict is Verdict.ADMIT and candidate.head.tokens:
         assert capacity.free_rows > 0
         assert capacity.room.fits(candidate.bytes, decoding=False)
+
+
+#: With little memory, beside a worker that has more.
+small_offers = st.builds(
+    offer, st.integers(0, 30), st.integers(0, 10), st.integers(-1, 2), elsewhere=st.integers(30, 60)
+)
+
+
+@given(queues(), small_offers, ledgers())
+def test_what_is_left_to_another_worker_changes_nothing_for_the_others(
+    lanes: Mapping[int, LaneQueue], capacity: Capacity, ledger: Deferrals
+) -> None:
+    """As if it waited nowhere: the same is claimed, and the ledger, its bounds with it, is the same."""
+    left = left_to_others(lanes, capacity)
+    without = {
+        rank: replace(one, heads=[each for each in one.heads if each.generation not in left])
+        for rank, one in lanes.items()
+    }
+    choice = choose_claim(lanes, capacity=capacity, deferrals=ledger)
+    alone = choose_claim(without, capacity=capacity, deferrals=ledger)
+    assert (claimed(choice), choice.deferrals) == (claimed(alone), alone.deferrals)
+    assert choice.deferred == alone.deferred
+    assert claimed(choice) not in left
+    if choice.grant is not None and alone.grant is not None:
+        untried = choice.grant.skips.keys() - alone.grant.skips.keys()
+        assert alone.grant.skips.items() <= choice.grant.skips.items()
+        assert all(choice.grant.skips[rank] >= lanes[rank].skips for rank in untried)

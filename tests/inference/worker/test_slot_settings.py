@@ -56,6 +56,8 @@ def test_the_heartbeat_counts_who_is_at_the_slot(
         worker.holdings,
         worker.progress,
         worker.metrics,
+        worker.memory,
+        slot_bytes=0,
         blas="",
         device="",
     ).beat()
