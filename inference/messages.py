@@ -245,6 +245,10 @@ class SlotSnapshot(Struct, frozen=True, kw_only=True):
     worker's start. ``draft_length`` is what a round proposes at most now. ``state`` is ``forced_on``, ``forced_off``,
     ``profiling`` (with so many ``samples``) or ``settled``; ``verdict`` is ``enabled``, ``declined`` or ``undecided``,
     and ``speedup`` what it rests on. Plain text: who does not know a word yet still reads the rest.
+
+    ``drafter`` is the one that there is, by its ``speculation_verdicts.drafter_key``: empty where nothing is to be
+    drafted, or where it cannot be had for ``drafter_fault``. ``prompt_next``: the next slice runs a prompt's tokens and
+    is no round. ``speculate_undecided`` is the setting that holds; None: it is not told.
     """
 
     holder: SlotHolder | None = None
@@ -259,6 +263,9 @@ class SlotSnapshot(Struct, frozen=True, kw_only=True):
     verdict: str = ""
     speedup: float | None = None
     samples: int = 0
+    drafter_fault: str = ""
+    prompt_next: bool = False
+    speculate_undecided: bool | None = None
 
 
 class SchedulerFigures(Struct, frozen=True, kw_only=True):

@@ -93,10 +93,12 @@ class LanguageModelAdmin(SiteModelAdmin):
         (
             "Speculation",
             {
-                "fields": (
-                    *_rows("speculation", "drafter"),
+                "fields": _rows(
+                    "speculation",
+                    "drafter",
                     "draft_model",
-                    *_rows("draft_tokens", "grant_rounds"),
+                    "draft_tokens",
+                    "grant_rounds",
                     "speculate_undecided",
                 ),
                 "description": "A drafter guesses what comes next, and the model verifies several guesses in one step. "
@@ -149,8 +151,10 @@ class LanguageModelAdmin(SiteModelAdmin):
     preemption_in_use = _in_use("preemption")
     speculation_in_use = _in_use("speculation")
     drafter_in_use = _in_use("drafter")
+    draft_model_in_use = _in_use("draft_model")
     draft_tokens_in_use = _in_use("draft_tokens")
     grant_rounds_in_use = _in_use("grant_rounds")
+    speculate_undecided_in_use = _in_use("speculate_undecided")
 
     @display(description="Model", header=True, ordering="name")
     def named(self, model: LanguageModel) -> list[str]:

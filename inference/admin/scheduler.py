@@ -21,10 +21,11 @@ from accounts.formatting import counted, lasted, memory_size, number
 from accounts.models import Lane, Tenant
 from inference.admin.now import WorkerState, living, state_of
 from inference.admin.scheduler_form import slow_down
-from inference.admin.scheduler_slot import SlotNow, slot_now, tenants_of
+from inference.admin.scheduler_slot import SlotNow, pending_slice, slot_now, tenants_of
 from inference.dispatch.queue import DispatchQueue, WaitingLane
 from inference.messages import DecodingRow, Heartbeat, ParkedRow, SchedulerSnapshot
 from inference.models import Generation, LanguageModel
+from inference.scheduling.tick import is_producing
 from signalbox import store
 
 _log = structlog.get_logger(__name__)
@@ -136,6 +137,13 @@ class WorkerNow:
     more_parked: int
     deferrals: int
     preemptions: int
+    #: What is said where no rows are.
+    no_rows: str = "Nothing streams."
+
+    @property
+    def taken(self) -> int:
+        """Slots that are taken: rows, prompts, and who is at the speculative slot."""
+        return self.heartbeat.decoding + self.heartbeat.prefilling
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +258,9 @@ def _worker_now(
         more_parked=snapshot.prefills - len(snapshot.parked) if snapshot else 0,
         deferrals=_counted(beat, "deferrals_total"),
         preemptions=_counted(beat, "preemptions_total"),
+        no_rows="Only the speculative slot streams."
+        if snapshot and _producing(snapshot)
+        else "Nothing streams.",
     )
 
 
@@ -281,10 +292,17 @@ def _terms(snapshot: SchedulerSnapshot) -> Terms:
     )
 
 
+def _producing(snapshot: SchedulerSnapshot) -> bool:
+    """Whether somebody streams, by the tick's own rule: in the batch, or at the slot."""
+    pending, prompt_next = pending_slice(snapshot.slot)
+    return is_producing(snapshot.decoding, pending, int(prompt_next))
+
+
 def _debt(snapshot: SchedulerSnapshot) -> Debt:
     """When prompts may be run next, by the rules of ``scheduling.tick``."""
     most = snapshot.chunk * max(1, snapshot.interval)
-    if not snapshot.decoding:
+    pending, prompt_next = pending_slice(snapshot.slot)
+    if not _producing(snapshot):
         headline = "at once"
         meaning = "Nothing streams, so prompts are run chunk after chunk and owe nothing."
     elif not snapshot.interval:
@@ -294,14 +312,16 @@ def _debt(snapshot: SchedulerSnapshot) -> Debt:
         headline = "at once"
         meaning = "No debt is open: the next chunk is run as soon as a prompt waits."
     else:
-        ticks = math.ceil(snapshot.debt / (snapshot.chunk * max(1, snapshot.prefills)))
-        soon = f", about {lasted(ticks * snapshot.decode_ms / 1000)}" if snapshot.decode_ms else ""
-        headline = f"after {counted(ticks, 'decode tick')}{soon}"
-        each = f"{number(snapshot.chunk)} for each of {snapshot.prefills} waiting prompts"
-        paid = each if snapshot.prefills > 1 else number(snapshot.chunk)
-        meaning = (
-            f"Prompts owe the streams {number(snapshot.debt)} tokens × interval; a decode tick pays {paid}."
-        )
+        waiting = snapshot.prefills + prompt_next
+        ticks = math.ceil(snapshot.debt / (snapshot.chunk * max(1, waiting)))
+        pays = "decode tick" if snapshot.decoding else "round of the speculative slot"
+        # Rounds take turns with decode ticks, and neither their time nor their number is known beforehand.
+        timed = snapshot.decode_ms if not pending or prompt_next else None
+        soon = f", about {lasted(ticks * timed / 1000)}" if timed else ""
+        headline = f"after {counted(ticks, pays.partition(' of ')[0])}{soon}"
+        each = f"{number(snapshot.chunk)} for each of {waiting} waiting prompts"
+        paid = each if waiting > 1 else number(snapshot.chunk)
+        meaning = f"Prompts owe the streams {number(snapshot.debt)} tokens × interval; a {pays} pays {paid}."
     return Debt(snapshot.debt, max(most, snapshot.debt), headline, meaning)
 
 

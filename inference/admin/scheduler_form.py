@@ -112,10 +112,21 @@ def _grant(slot: SlotSnapshot) -> str:
     return counted(slot.holder.budget, "round") if slot.holder is not None and slot.holder.budget else ""
 
 
+def _drafter(slot: SlotSnapshot) -> str:
+    name = drafter_name(slot.drafter)
+    return f"{name}. {slot.drafter_fault}" if slot.drafter_fault else name
+
+
+def _draft_model(slot: SlotSnapshot) -> str:
+    """Of all drafters only this kind has a name of its own."""
+    return slot.drafter.partition(":")[2]
+
+
 def _bytes(value: int, snapshot: SchedulerSnapshot) -> str:
     return memory_size(value) if snapshot.kv_budget else ""
 
 
+_SWITCH: Final = {None: "", True: "on", False: "off"}
 _VERDICTS: Final = {"enabled": "it pays", "declined": "it does not pay", "undecided": "too close to call"}
 _VALUES: Final[dict[str, Callable[[Heartbeat], str]]] = {
     "slots": lambda beat: number(beat.slots),
@@ -127,11 +138,13 @@ _VALUES: Final[dict[str, Callable[[Heartbeat], str]]] = {
     "prefill_interval": _of_snapshot(_interval),
     "itl_target": _of_snapshot(_slow_down),
     "lane_floor": _of_snapshot(lambda shot: "" if shot.lane_floor is None else str(shot.lane_floor)),
-    "preemption": _of_snapshot(lambda shot: {None: "", True: "on", False: "off"}[shot.preemption]),
+    "preemption": _of_snapshot(lambda shot: _SWITCH[shot.preemption]),
     "speculation": _of_slot(_whether_it_speculates),
-    "drafter": _of_slot(lambda slot: drafter_name(slot.drafter)),
+    "drafter": _of_slot(_drafter),
+    "draft_model": _of_slot(_draft_model),
     "draft_tokens": _of_slot(lambda slot: counted(slot.draft_length, "token")),
     "grant_rounds": _of_slot(_grant),
+    "speculate_undecided": _of_slot(lambda slot: _SWITCH[slot.speculate_undecided]),
 }
 #: What a worker reads; the answers' length is the web's, which reads it with each request.
 FOLLOWED: Final = tuple(_VALUES)

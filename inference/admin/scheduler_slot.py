@@ -71,6 +71,7 @@ class SlotNow:
     """The panel."""
 
     drafter: str
+    fault: str
     holder: HolderNow | None
     waiting: list[WaiterNow]
     verdict: Told
@@ -86,6 +87,7 @@ def slot_now(slot: SlotSnapshot, tenants: Mapping[str, str], lanes: Mapping[int,
     in_all = sum(slot.grants.values())
     return SlotNow(
         drafter=drafter_name(slot.drafter),
+        fault=slot.drafter_fault,
         holder=_holder(slot.holder, tenants) if slot.holder is not None else None,
         waiting=_waiting(slot.waiting, tenants, {name: rank for rank, name in lanes.items()}),
         verdict=_verdict(slot),
@@ -104,6 +106,12 @@ def tenants_of(slot: SlotSnapshot) -> Iterator[str]:
         yield slot.holder.tenant
     yield from (waiter.tenant for waiter in slot.waiting)
     yield from slot.grants
+
+
+def pending_slice(slot: SlotSnapshot | None) -> tuple[bool, bool]:
+    """Whether the slot has a slice to run, and whether that is of a prompt: it is a round otherwise."""
+    pending = slot is not None and (slot.holder is not None or bool(slot.waiting))
+    return pending, pending and slot is not None and slot.prompt_next
 
 
 def _holder(holder: SlotHolder, tenants: Mapping[str, str]) -> HolderNow:

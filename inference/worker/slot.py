@@ -204,9 +204,16 @@ class SpeculativeSlot:
         self._books.stand(self.state, self.profile, self._engine.drafter.reloads)
 
     def snapshot(self) -> SlotSnapshot | None:
-        """The slot as it is now; None if the model has no drafter."""
+        """The slot as it is now; None if the model is to have no drafter."""
         sequences = {key: job.sequence for key, job in self._jobs.items()}
-        return self._books.snapshot(self.state, sequences, self._settings, self.profile)
+        return self._books.snapshot(
+            self.state,
+            sequences,
+            self._settings,
+            self.profile,
+            drafter=self._engine.drafter,
+            prompt_next=self.prompt_tokens(1) > 0,
+        )
 
     # Why not
 

@@ -18,9 +18,12 @@ from inference.worker.speculation_profile import SpeculationProfile
 
 if TYPE_CHECKING:
     from inference.engine.engine import RoundResult
+    from inference.engine.speculative.drafter_handle import DrafterHandle
 
 #: Tenants whose grants a snapshot tells.
 _TENANTS: Final = 16
+#: Of what a drafter failed of, this much is told: a heartbeat stays small.
+_FAULT_CHARACTERS: Final = 500
 
 
 class SlotBooks:
@@ -93,8 +96,11 @@ class SlotBooks:
         sequences: Mapping[str, RunningSequence],
         settings: SpeculationSettings,
         profile: SpeculationProfile,
+        *,
+        drafter: DrafterHandle,
+        prompt_next: bool,
     ) -> SlotSnapshot | None:
-        """The slot as it is now, with the ``sequences`` that are there; None if the model has no drafter."""
+        """The slot as it is now, with the ``sequences`` that are there; None if the model is to have no drafter."""
         if settings.drafter is DrafterKind.NONE:
             return None
         verdict, holder = profile.verdict, state.holder
@@ -105,13 +111,21 @@ class SlotBooks:
             grants=dict(self._grants.most_common(_TENANTS)),
             proposed=self._drafted,
             accepted=self._accepted,
-            drafter=settings.drafter_key,
+            drafter=_drafter_key(drafter.name, settings),
+            drafter_fault=str(drafter.fault or "")[:_FAULT_CHARACTERS],
             draft_length=self._draft_length,
             state=profile.state,
             verdict="" if verdict is None else verdict.outcome.value,
             speedup=None if verdict is None else verdict.speedup,
             samples=profile.samples,
+            prompt_next=prompt_next,
+            speculate_undecided=settings.speculate_undecided,
         )
+
+
+def _drafter_key(name: str | None, settings: SpeculationSettings) -> str:
+    """What drafts, whatever is set; the setting says which draft model it is."""
+    return settings.drafter_key if name == settings.drafter.value else name or ""
 
 
 def _holder(holder: Holder, sequence: RunningSequence) -> SlotHolder:

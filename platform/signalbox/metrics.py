@@ -40,7 +40,11 @@ _HISTOGRAM_SUFFIX: Final = re.compile(r"_(bucket|sum|count)$")
 #: What a heartbeat itself says, apart from its counters.
 _GAUGES: Final[tuple[tuple[str, str, Callable[[Heartbeat, float], float]], ...]] = (
     ("ready", "Whether the worker takes generations.", lambda beat, now: beat.ready and not beat.draining),
-    ("decoding", "Generations that are producing tokens.", lambda beat, now: beat.decoding),
+    (
+        "decoding",
+        "Generations that are producing tokens, in the batch or at the speculative slot.",
+        lambda beat, now: beat.decoding,
+    ),
     ("prefilling", "Generations whose prompt is being run.", lambda beat, now: beat.prefilling),
     ("slots", "Generations that the worker runs at once.", lambda beat, now: beat.slots),
     (

@@ -96,7 +96,7 @@ def test_all_of_a_busy_worker_can_be_seen_in_both_schemes(busy: AdminSite, page:
     expect(page.get_by_role("img", name=re.compile("× prefill, .*× decode, "))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("reserved for what runs"))).to_be_visible()
     expect(page.get_by_role("progressbar", name="1408 of 2500 tokens")).to_be_visible()
-    expect(page.get_by_text("after 2 decode ticks, about 45 ms")).to_be_visible()
+    expect(page.get_by_text("after 2 decode ticks")).to_be_visible()
     expect(page.get_by_role("row", name="low")).to_contain_text("2 of 4")
     ground, *fills = page.evaluate(_COLOURS, [*_DRAWN])
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")

@@ -16,6 +16,7 @@ from django.utils import timezone
 from accounts.audit.reading import disclose
 from accounts.models import AuditEvent
 from inference import language_models
+from inference.admin.scheduler_form import FOLLOWED, in_use
 from inference.dispatch import heartbeats
 from inference.messages import Heartbeat, SlotHolder, SlotSnapshot
 from inference.models import LanguageModel
@@ -194,7 +195,10 @@ def test_starving_prompts_is_warned_of_as_long_as_it_holds(as_operator: Client) 
 def test_beside_each_setting_stands_what_the_workers_use(as_operator: Client, valkey: redis.Redis) -> None:
     model = LanguageModelFactory()
     page = as_operator.get(_page(model))
-    assert page.content.decode().count("no worker runs") == 14
+    # The length of an answer is the web's: no worker reads it.
+    followed = [setting for setting in language_models.SETTINGS if setting != "default_max_tokens"]
+    assert set(FOLLOWED) == set(followed)
+    assert page.content.decode().count("no worker runs") == len(followed)
 
     heartbeats.beat(valkey, _beat(model))
     heartbeats.beat(valkey, _beat(LanguageModelFactory(), "b" * 32, chunk=4096))
@@ -232,6 +236,22 @@ def test_beside_speculation_stands_what_the_workers_measured(
     text = as_operator.get(_page(model)).content.decode()
     for value in ("measuring: 1 generation timed", "1 token"):
         assert f">{value}<" in text
+
+
+@pytest.mark.parametrize(
+    ("told", "drafter", "draft_model", "undecided"),
+    [
+        ({"drafter": "draft_model:org/small", "speculate_undecided": False}, "Draft model org/small", "org/small", "off"),
+        ({"drafter": "prompt_lookup", "speculate_undecided": True}, "Prompt lookup", "–", "on"),
+        ({"drafter_fault": "It cannot be loaded."}, "None. It cannot be loaded.", "–", "–"),
+    ],
+)
+def test_beside_the_drafter_stands_the_one_that_workers_have_whatever_is_set(
+    valkey: redis.Redis, told: dict[str, Any], drafter: str, draft_model: str, undecided: str
+) -> None:
+    beats = [_beat(LanguageModel(name="m"), slot=SlotSnapshot(state="settled", **told))]
+    shown = [in_use(setting, beats) for setting in ("drafter", "draft_model", "speculate_undecided")]
+    assert shown == [drafter, draft_model, undecided]
 
 
 def test_a_draft_model_of_the_same_vocabulary_is_chosen_and_another_is_refused_at_its_field(

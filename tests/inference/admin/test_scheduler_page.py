@@ -98,7 +98,8 @@ def test_the_page_shows_rows_and_prompts_with_whose_they_are_and_how_far(
         "128 / 2,500",
         "for 5 h",
         "accepted 9 h",
-        "3 of 8 slots",
+        "4 of 8 slots taken",
+        'Decode batch <span class="sb-faint">3</span>',
         "and 2 more",
         "after 4 decode ticks",
         "3 preempted",
@@ -132,6 +133,49 @@ def test_debt_is_told_as_when_prompts_are_run_next(
     assert debt is not None
     assert debt.headline == headline
     assert meaning in debt.meaning
+
+
+def holding(**changes: Any) -> SlotHolder:
+    fields = {"generation": uuid.uuid4().hex, "tenant": uuid.uuid4().hex, "lane": "normal", "tokens": 40}
+    return SlotHolder(**{**fields, **changes})
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("changes", "at_slot", "headline", "meaning"),
+    [
+        # Rounds are a stream: prompts owe it, and each round pays.
+        ({}, {"holder": holding()}, "at once", "No debt is open"),
+        ({"prefills": 1, "debt": 256}, {"holder": holding()}, "after 4 rounds", "slot pays 64."),
+        ({"debt": 256, "decode_ms": 50.0}, {"holder": holding()}, "after 4 rounds", "slot pays 64."),
+        ({"interval": 0}, {"holder": holding()}, "when no stream is left", "starve"),
+        # Beside rows, decode ticks pay.
+        ({"decoding": 1, "debt": 64}, {"holder": holding()}, "after 1 decode tick", "a decode tick pays"),
+        # A slice 0 is a prompt's: nothing streams, or it waits and pays like the others.
+        ({}, {"holder": holding(tokens=0), "prompt_next": True}, "at once", "owe nothing"),
+        ({"interval": 0}, {"holder": holding(tokens=9), "prompt_next": True}, "at once", "owe nothing"),
+        (
+            {"decoding": 1, "prefills": 1, "debt": 256},
+            {"holder": holding(tokens=0), "prompt_next": True},
+            "after 2 decode ticks",
+            "64 for each of 2 waiting prompts",
+        ),
+        # Between two grants the slot is free, and a round is next all the same.
+        ({"debt": 64}, {"waiting": True}, "after 1 round", "slot pays 64."),
+        ({"debt": 64}, {"holder": None}, "at once", "owe nothing"),
+    ],
+)
+def test_a_stream_of_the_speculative_slot_is_one_as_the_tick_has_it(
+    valkey: redis.Redis, changes: dict[str, Any], at_slot: dict[str, Any], headline: str, meaning: str
+) -> None:
+    if at_slot.pop("waiting", False):
+        at_slot["waiting"] = [in_ring("normal", 0, started=True)]
+    shown = told(valkey, snapshot(slot=slot(**at_slot), **changes))
+    assert shown.debt is not None
+    assert shown.debt.headline == headline
+    assert meaning in shown.debt.meaning
+    streams = "owe nothing" not in meaning
+    assert shown.no_rows == ("Only the speculative slot streams." if streams else "Nothing streams.")
 
 
 @pytest.mark.django_db
@@ -188,6 +232,7 @@ def test_the_slot_is_shown_with_its_holder_its_ring_and_what_it_gains(
     text = as_operator.get(_page(worker.model), headers=HTMX).content.decode()
     for words in (
         "Suffix pool",
+        "Only the speculative slot streams.",
         "1.42 times as fast",
         "75%",
         "1,500 of 2,000 drafted tokens",
@@ -207,6 +252,16 @@ def test_the_slot_is_shown_with_its_holder_its_ring_and_what_it_gains(
     # Of the two, the one that was passed over as often as one may be.
     assert text.index(parked.generation[:8]) < text.index(">next<")
     assert text.count(">next<") == 1
+
+
+def test_a_drafter_that_cannot_be_had_is_told_with_why(as_operator: Client, valkey: redis.Redis) -> None:
+    worker = WorkerFactory()
+    gone = SlotSnapshot(drafter_fault="The draft model in /gone cannot be loaded.", state="profiling")
+    heartbeats.beat(valkey, beat(worker, snapshot(slot=gone)))
+    text = as_operator.get(_page(worker.model), headers=HTMX).content.decode()
+    assert "There is no drafter. The draft model in /gone cannot be loaded." in text
+    heartbeats.beat(valkey, beat(worker, snapshot(slot=slot())))
+    assert "There is no drafter" not in as_operator.get(_page(worker.model), headers=HTMX).content.decode()
 
 
 @pytest.mark.django_db
