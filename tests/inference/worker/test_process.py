@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,16 +21,17 @@ from inference.dispatch.heartbeats import heartbeats
 from inference.dispatch.queue import DispatchQueue
 from inference.engine.engine import Engine
 from inference.engine.results import StepResult
-from inference.messages import CancelReason, Heartbeat
+from inference.messages import CancelReason, Heartbeat, SchedulerSnapshot
 from inference.models import DrafterKind, Generation, GenerationRun, LanguageModel, Worker
 from inference.models.generation import GenerationState
 from inference.scheduler_settings import settings_of
 from inference.scheduling.speculation import DeclineReason, Outcome
-from inference.scheduling.tick import Action
-from inference.worker import claim_thread, housekeeping, settlement_thread
+from inference.scheduling.tick import DEFAULT_CHUNK_TOKENS, DEFAULT_INTERVAL, Action
+from inference.worker import claim_thread, heartbeat_thread, housekeeping, settlement_thread
 from inference.worker.loop import LoopEnd
 from inference.worker.requests import UseDrafter
 from signalbox.health import NotReady, judge
+from tests.factories import LanguageModelFactory
 from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
 from tests.inference.doors import entitled_principal, row
 from tests.inference.engine.speculating import ScriptedDrafter
@@ -264,6 +266,80 @@ def test_settings_that_an_operator_changes_are_applied_without_a_restart(
     assert worker.process.metrics.prefill("normal").chunks.value in (2, 3), (
         "20 tokens: a chunk of 8, and then what is quick enough"
     )
+
+
+#: Values that no default has, of settings that can be seen at once in what an idle worker uses: by the snapshot's field
+#: (the chunk and the interval are those of a worker that has not measured anything).
+CHANGED: dict[str, tuple[Any, Callable[[SchedulerSnapshot], bool]]] = {
+    "lane_floor": (9, lambda shot: shot.lane_floor == 9),
+    "preemption": (False, lambda shot: shot.preemption is False),
+    "kv_watermark_percent": (50, lambda shot: shot.kv_watermark == shot.kv_budget // 2),
+    "prefix_cache_mib": (1, lambda shot: shot.kv_cache_budget == 2**20),
+    "longest_stall_ms": (100, lambda shot: shot.chunk == DEFAULT_CHUNK_TOKENS),
+    "itl_target": (1.5, lambda shot: shot.interval == DEFAULT_INTERVAL),
+}
+
+
+def test_each_setting_that_an_operator_changes_is_the_one_in_use_without_a_restart(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "_SETTINGS_S", 0.1)
+    monkeypatch.setattr(heartbeat_thread, "_INTERVAL_S", 0.1)
+    LanguageModel.objects.update(kv_budget_mib=16)
+    model.refresh_from_db()
+    start_worker()
+
+    def in_use() -> set[str]:
+        shot = heartbeat(valkey).scheduler
+        return set() if shot is None else {name for name, (_, holds) in CHANGED.items() if holds(shot)}
+
+    def follows(changed: list[str]) -> None:
+        wait_until(lambda: in_use() == set(changed))
+
+    wait_until(lambda: heartbeat(valkey).scheduler is not None)
+    follows([])
+    names = list(CHANGED)
+    for count, name in enumerate(names, 1):
+        LanguageModel.objects.update(**{name: CHANGED[name][0]})
+        follows(names[:count])
+
+
+def test_claims_follow_floor_and_preemption_when_they_are_changed_under_load(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "_SETTINGS_S", 0.1)
+    LanguageModel.objects.update(slots=1)
+    model.refresh_from_db()
+    worker = start_worker()
+    low, high = entitled_principal("low"), entitled_principal("high")
+    running = submit(model, by=low, requested_lane="low", max_tokens=ENDLESS)
+    wait_for_tokens(valkey, running, 1)
+    LanguageModel.objects.update(preemption=False, lane_floor=1)
+    wait_until(lambda: worker.process._settings.current.lane_floor == 1)
+    waiting = [submit(model, by=high, requested_lane="high", max_tokens=2) for _ in range(3)]
+    waiting += [submit(model, by=low, requested_lane="low", max_tokens=2) for _ in range(2)]
+    had = len(token_log.read(valkey, running))
+    wait_for_tokens(valkey, running, had + 20)  # nobody displaces it meanwhile
+    cancellation.cancel(UUID(running), CancelReason.CLIENT_REQUESTED)
+    rows = [wait_for_state(each, GenerationState.COMPLETED) for each in waiting]
+    in_turn = sorted(rows, key=lambda one: one.claimed_at or one.created_at)
+    assert [one.lane.name for one in in_turn] == ["high", "low", "high", "low", "high"]
+    assert worker.process.metrics.preemptions("low").value == 0
+
+
+def test_a_draft_model_whose_files_are_gone_is_told_and_not_the_setting(
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis
+) -> None:
+    model.drafter = DrafterKind.DRAFT_MODEL
+    model.draft_model = LanguageModelFactory(name="small", directory="/gone/small")
+    model.save()
+    start_worker()
+    wait_until(lambda: heartbeat(valkey).scheduler is not None)
+    shot = heartbeat(valkey).scheduler
+    assert shot is not None
+    assert shot.slot is not None
+    assert shot.slot.drafter == ""
+    assert "/gone/small" in shot.slot.drafter_fault
 
 
 def test_a_higher_lane_runs_at_once_in_a_full_worker_and_the_lower_one_loses_nothing(
