@@ -113,7 +113,7 @@ def test_it_follows_the_worker_until_it_is_held_still(busy: AdminSite, page: Pag
     busy.python(_BUSY.format(tokens=13))
     expect(page.get_by_text("13 / 512")).to_be_visible(timeout=10_000)
     page.get_by_label("Hold still").check()
-    told = page.locator("#scheduler time").get_attribute("datetime")
+    told = page.locator("#live time").get_attribute("datetime")
     busy.python(_BUSY.format(tokens=14))
     # Another page, which nobody holds, asks twice meanwhile.
     other = page.context.new_page()
@@ -125,7 +125,7 @@ def test_it_follows_the_worker_until_it_is_held_still(busy: AdminSite, page: Pag
     other.close()
     assert page.evaluate("document.visibilityState") == "visible"
     expect(page.get_by_text("13 / 512")).to_be_visible()
-    assert page.locator("#scheduler time").get_attribute("datetime") == told
+    assert page.locator("#live time").get_attribute("datetime") == told
     page.get_by_label("Hold still").uncheck()
     expect(page.get_by_text("14 / 512")).to_be_visible(timeout=10_000)
 
