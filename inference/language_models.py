@@ -6,17 +6,22 @@ changes nothing and records nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from accounts import audit
 from accounts.principal import Actor
+from accounts.tenancy import every_tenant
 from inference import draft_models, speculation_verdicts
-from inference.models import DrafterKind, LanguageModel
+from inference.messages import Heartbeat
+from inference.models import DrafterKind, Generation, LanguageModel
+from inference.models.generation import LIVE_STATES
 
 if TYPE_CHECKING:
     from inference.engine.preparation.record import PreparedModel
@@ -114,6 +119,17 @@ def retire(name: str, *, actor: Actor) -> LanguageModel:
             model.save(update_fields=["retired_at"])
             audit.record(actor, "language_model.retire", model, before, audit.fields_of(model, "retired_at"))
     return model
+
+
+def in_service(beats: Iterable[Heartbeat]) -> list[LanguageModel]:
+    """The models of which something waits, runs, or may come: those that are offered, and those that are retired as
+    long as one of the living workers (``beats``) serves them or a generation of theirs has not ended."""
+    served = {beat.model for beat in beats}
+    with every_tenant("a model serves all of them"):
+        unfinished = Generation.objects.filter(model=OuterRef("pk"), state__in=LIVE_STATES)
+        return list(
+            LanguageModel.objects.filter(Q(retired_at=None) | Q(name__in=served) | Exists(unfinished))
+        )
 
 
 def change_settings(

@@ -238,12 +238,10 @@ class LanguageModelAdmin(SiteModelAdmin):
         return [path("scheduler/", every, name="inference_scheduler"), *super().get_urls()]
 
     def every_scheduler(self, request: HttpRequest) -> HttpResponseBase:
-        """The schedulers of all models that are offered."""
+        """The schedulers of all models that are offered, and of the retired ones that have something to do."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        return self._schedulers(
-            request, list(LanguageModel.objects.filter(retired_at=None)), title="Scheduler"
-        )
+        return self._schedulers(request, language_models.in_service(living() or ()), title="Scheduler")
 
     @action(description="Scheduler now", icon="speed", url_path="scheduler", permissions=["view"])
     def scheduler(self, request: HttpRequest, object_id: str) -> HttpResponseBase:

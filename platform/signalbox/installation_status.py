@@ -18,10 +18,10 @@ from django.db import DatabaseError
 
 from accounts.audit import sealing
 from accounts.models import AuditHead, AuditVerification, Lane
+from inference import language_models
 from inference.dispatch.heartbeats import heartbeats
 from inference.dispatch.queue import DispatchQueue
 from inference.messages import Heartbeat
-from inference.models import LanguageModel
 from signalbox import store
 from signalbox.configuration import Configuration
 from signalbox.health import NotReady, Readiness, expected_models, judge
@@ -107,9 +107,9 @@ def installation_status(settings: Configuration) -> InstallationStatus:
         audit = _audit()
         expected = expected_models()
         lanes: dict[int, str] = dict(Lane.objects.values_list("rank", "name"))
-        models = list(LanguageModel.objects.filter(retired_at=None).values_list("name", flat=True))
         client = store.sync_client(settings)
         beats = heartbeats(client)
+        models = [model.name for model in language_models.in_service(beats)]
         queues = {model: _depths(DispatchQueue(client), model, lanes) for model in models}
         readiness = judge(beats, expected, now=time.time(), progress_within_s=settings.lease_seconds)
     except DatabaseError as error:

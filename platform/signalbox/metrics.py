@@ -22,11 +22,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from accounts.models import Lane
-from inference import ledger_check
+from inference import language_models, ledger_check
 from inference.dispatch.heartbeats import heartbeats
 from inference.dispatch.queue import DispatchQueue
 from inference.messages import Heartbeat
-from inference.models import LanguageModel
 from signalbox import secret_files, store
 from signalbox.audit_metrics import AuditCollector
 from signalbox.notification_metrics import NotificationCollector
@@ -162,12 +161,13 @@ class StoreCollector(Collector):
     """What lies in the store. When that is gone, the process's own numbers are still worth having."""
 
     def collect(self) -> Iterator[Metric]:
-        models = list(LanguageModel.objects.filter(retired_at=None).values_list("name", flat=True))
         lanes: dict[int, str] = dict(Lane.objects.values_list("rank", "name"))
         client = store.shared_client()
         families: list[Metric] = []
         try:
-            families += WorkerCollector(heartbeats(client), time.time(), lanes).collect()
+            beats = heartbeats(client)
+            models = [model.name for model in language_models.in_service(beats)]
+            families += WorkerCollector(beats, time.time(), lanes).collect()
             families += QueueCollector(DispatchQueue(client), models, lanes).collect()
             families += _last_ledger_check()
         except redis.RedisError as error:

@@ -3,16 +3,19 @@ from __future__ import annotations
 import pytest
 import redis
 from django.test import AsyncClient, Client
+from django.utils import timezone
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from accounts.tenancy import every_tenant
 from inference.dispatch.heartbeats import beat
 from inference.dispatch.queue import DispatchQueue
 from inference.messages import CancelReason
+from inference.models import Generation
 from signalbox import secret_files, store
 from signalbox.metrics import WorkerCollector
 from signalbox.web_metrics import count_request, registry
-from tests.factories import LanguageModelFactory
+from tests.factories import GenerationFactory, LanguageModelFactory
 from tests.heartbeats import make_heartbeat
 from tests.inference.dispatch.conftest import make_task
 
@@ -91,6 +94,29 @@ def test_metrics_show_web_workers_and_queues(valkey: redis.Redis) -> None:
     assert found["signalbox_worker_slots", frozenset({("worker", "w1"), ("model", "org/model")})] == 8
     deferred = frozenset({("worker", "w1"), ("model", "org/model"), ("lane", "low")})
     assert found["signalbox_worker_deferrals_total", deferred] == 3
+
+
+@pytest.mark.django_db
+def test_a_retired_model_s_queue_is_told_until_it_is_empty_and_its_workers_are_gone(
+    valkey: redis.Redis,
+) -> None:
+    retired = LanguageModelFactory(name="org/model", retired_at=timezone.now())
+    depth = ("signalbox_queue_depth", frozenset({("model", "org/model"), ("lane", "normal")}))
+
+    def found() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        token = secret_files.read_or_create("metrics_token")
+        answer = Client(headers={"Authorization": f"Bearer {token}"}).get("/metrics")
+        return series(answer.content.decode())
+
+    assert depth not in found()
+    waits = GenerationFactory(model=retired)
+    DispatchQueue(valkey).enqueue(make_task(model="org/model"))
+    assert found()[depth] == 1
+    with every_tenant("the test plays its end"):
+        Generation.objects.filter(id=waits.id).update(state="completed", ended_at=timezone.now())
+    assert depth not in found()
+    beat(valkey, HEARTBEAT)
+    assert found()[depth] == 1
 
 
 @pytest.mark.django_db

@@ -110,6 +110,14 @@ def test_workers_are_judged_by_their_own_words_and_strangers_are_shown_too(
     ]
 
 
+def test_what_waits_for_a_retired_model_that_is_still_served_is_counted_too(valkey: redis.Redis) -> None:
+    for name in ("org/model", "org/gone"):
+        LanguageModelFactory(name=name, retired_at=timezone.now())
+        DispatchQueue(valkey).enqueue(make_task(model=name))
+    beat(valkey, heartbeat())
+    assert json.loads(run("--json"))["queues"] == {"org/model": {"high": 0, "normal": 1, "low": 0}}
+
+
 def test_what_waits_is_counted_by_model_and_lane(valkey: redis.Redis) -> None:
     LanguageModelFactory(name="org/model")
     DispatchQueue(valkey).enqueue(make_task(model="org/model", rank=2))

@@ -378,6 +378,26 @@ def test_one_page_shows_every_model_that_is_offered(as_onlooker: Client, valkey:
     assert text.count("The interval is 0") == 1
 
 
+@pytest.mark.parametrize("left", ["worker", "queued", "running"])
+def test_a_retired_model_is_shown_until_nothing_of_it_is_left(
+    as_onlooker: Client, valkey: redis.Redis, left: str
+) -> None:
+    model = LanguageModelFactory(name="old one", retired_at=timezone.now())
+    LanguageModelFactory(name="long gone", retired_at=timezone.now())
+    ended = GenerationFactory(model=model, state="completed", ended_at=timezone.now())
+    page = reverse("admin:inference_scheduler")
+    assert "old one" not in as_onlooker.get(page, headers=HTMX).content.decode()
+    if left == "worker":
+        heartbeats.beat(valkey, beat(WorkerFactory(model=model), snapshot()))
+    else:
+        with every_tenant("test"):
+            Generation.objects.filter(id=ended.id).update(state=left, ended_at=None)
+    text = as_onlooker.get(page, headers=HTMX).content.decode()
+    assert "old one" in text
+    assert "retired: what waits and runs may finish" in text
+    assert "long gone" not in text
+
+
 def test_the_page_is_reached_from_now_and_from_models_and_workers(
     as_operator: Client, valkey: redis.Redis
 ) -> None:
