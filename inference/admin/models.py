@@ -16,6 +16,7 @@ from accounts.admin.base import Question, SiteModelAdmin
 from accounts.admin.filters import RetiredFilter
 from accounts.formatting import EMPTY, code, counted, exactly, file_size, number
 from inference import language_models, speculation_verdicts
+from inference.admin.kv_alarm import kv_alarm
 from inference.admin.now import living
 from inference.admin.scheduler import scheduler_now
 from inference.admin.scheduler_form import FOLLOWED, SchedulerForm, in_use
@@ -49,13 +50,13 @@ def _rows(*settings: str) -> tuple[tuple[str, str], ...]:
 class LanguageModelAdmin(SiteModelAdmin):
     may_change = True
     form = SchedulerForm
-    change_form_outer_before_template = "admin/starvation_warning.html"
+    change_form_outer_before_template = "admin/model_alarms.html"
 
     class Media:
         css = {"all": ("signalbox/admin/scheduler.css",)}
 
     list_before_template = "admin/adding_models.html"
-    list_display = ("named", "state", "serving", "context", "weights", "size", "slots")
+    list_display = ("named", "state", "serving", "context", "longest", "weights", "size", "slots")
     list_display_links = ("named",)
     list_filter = (RetiredFilter, "architecture", "quantization")
     search_fields = ("name", "architecture", "source")
@@ -66,7 +67,10 @@ class LanguageModelAdmin(SiteModelAdmin):
         (
             "Room",
             {
-                "fields": _rows("slots", "kv_budget_mib", "kv_watermark_percent", "prefix_cache_mib"),
+                "fields": (
+                    *_rows("slots", "kv_budget_mib", "kv_watermark_percent", "prefix_cache_mib"),
+                    "longest",
+                ),
                 "description": "How much runs at once. Beside each setting: what the running workers use. They follow "
                 "a change within seconds, between two ticks; every change is in the audit.",
             },
@@ -125,6 +129,7 @@ class LanguageModelAdmin(SiteModelAdmin):
     )
     readonly_fields = (
         *(f"{setting}_in_use" for setting in FOLLOWED),
+        "longest",
         "name",
         "state",
         "architecture",
@@ -162,11 +167,18 @@ class LanguageModelAdmin(SiteModelAdmin):
 
     @display(
         description="State",
-        label={"Offered": "success", "Retired": "warning", "Streams starve prompts": "danger"},
+        label={
+            "Offered": "success",
+            "Retired": "warning",
+            "Too little KV memory": "danger",
+            "Streams starve prompts": "danger",
+        },
     )
     def state(self, model: LanguageModel) -> str:
         if model.retired_at:
             return "Retired"
+        if model.lacks_kv_memory:
+            return "Too little KV memory"
         return "Streams starve prompts" if model.starves_prompts else "Offered"
 
     @display(description="Workers now")
@@ -176,6 +188,11 @@ class LanguageModelAdmin(SiteModelAdmin):
     @display(description="Context", ordering="context_length")
     def context(self, model: LanguageModel) -> str:
         return f"{number(model.context_length)} tokens"
+
+    @display(description="Longest sequence")
+    def longest(self, model: LanguageModel) -> str:
+        """Of prompt and answer together, as the workers' memory and the context allow it."""
+        return EMPTY if model.kv_capacity_tokens is None else f"{number(model.longest_sequence)} tokens"
 
     @display(description="Weights", ordering="quantization")
     def weights(self, model: LanguageModel) -> str:
@@ -214,6 +231,7 @@ class LanguageModelAdmin(SiteModelAdmin):
         if model is not None:
             beats = living()
             model.beats = None if beats is None else [beat for beat in beats if beat.model == model.name]
+            model.kv_alarm = kv_alarm(model, beats)
         return model
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:

@@ -18,11 +18,12 @@ from django.utils import timezone
 from accounts import ledger
 from accounts.ledger import TokenTotals
 from accounts.models import Lane
+from inference.admin.kv_alarm import kv_alarm
 from inference.admin.missing_workers import missing
 from inference.admin.running import Doing, RunningNow, still_running, told_by, without_ended
 from inference.dispatch import heartbeats
 from inference.messages import Heartbeat
-from inference.models import Generation, GenerationState, Worker
+from inference.models import Generation, GenerationState, LanguageModel, Worker
 from inference.models.generation import LIVE_STATES
 from signalbox import store
 from signalbox.configuration import configuration
@@ -79,8 +80,12 @@ class LaneNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """The whole page. ``workers`` is None when Valkey cannot be asked; nobody knows then who is ``missing``."""
+    """The whole page. ``workers`` is None when Valkey cannot be asked; nobody knows then who is ``missing``.
 
+    ``alarms``: models whose settings have their requests refused.
+    """
+
+    alarms: list[str]
     workers: list[WorkerNow] | None
     missing: list[Worker]
     lanes: list[LaneNow]
@@ -120,6 +125,7 @@ def now() -> Now:
     still = still_running(beats or ())
     doing = {generation: done for beat in beats or () for generation, done in told_by(beat).items()}
     return Now(
+        alarms=[kv_alarm(model, beats) for model in LanguageModel.objects.all() if model.lacks_kv_memory],
         workers=None if beats is None else [_worker_now(beat, still, at.timestamp()) for beat in beats],
         missing=[] if beats is None else missing({beat.worker for beat in beats}, at),
         lanes=[

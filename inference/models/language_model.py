@@ -295,5 +295,15 @@ class LanguageModel(models.Model):
         return min(self.context_length, self.kv_capacity_tokens)
 
     @property
+    def lacks_kv_memory(self) -> bool:
+        """Whether its workers have memory for less than an answer of the default length: requests are refused."""
+        needed = min(self.default_max_tokens, self.context_length)
+        return (
+            self.retired_at is None
+            and self.kv_capacity_tokens is not None
+            and self.kv_capacity_tokens < needed
+        )
+
+    @property
     def path(self) -> Path:
         return Path(self.directory)

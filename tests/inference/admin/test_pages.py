@@ -119,8 +119,8 @@ def test_the_landing_page_is_light_and_its_cost_does_not_grow(
 ) -> None:
     as_operator.get(reverse("admin:index"))
     for _ in range(2):
-        # The user; counts; lanes; running; failures; the hour; silent workers.
-        with django_assert_num_queries(8):
+        # The user; counts; models; lanes; running; failures; the hour; silent workers.
+        with django_assert_num_queries(9):
             as_operator.get(reverse("admin:index"), headers={"HX-Request": "true"})
         for _ in range(10):
             GenerationFactory(state="running")

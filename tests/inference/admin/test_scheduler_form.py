@@ -241,7 +241,12 @@ def test_beside_speculation_stands_what_the_workers_measured(
 @pytest.mark.parametrize(
     ("told", "drafter", "draft_model", "undecided"),
     [
-        ({"drafter": "draft_model:org/small", "speculate_undecided": False}, "Draft model org/small", "org/small", "off"),
+        (
+            {"drafter": "draft_model:org/small", "speculate_undecided": False},
+            "Draft model org/small",
+            "org/small",
+            "off",
+        ),
         ({"drafter": "prompt_lookup", "speculate_undecided": True}, "Prompt lookup", "–", "on"),
         ({"drafter_fault": "It cannot be loaded."}, "None. It cannot be loaded.", "–", "–"),
     ],
