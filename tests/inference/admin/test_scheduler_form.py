@@ -252,7 +252,7 @@ def test_beside_speculation_stands_what_the_workers_measured(
     ],
 )
 def test_beside_the_drafter_stands_the_one_that_workers_have_whatever_is_set(
-    valkey: redis.Redis, told: dict[str, Any], drafter: str, draft_model: str, undecided: str
+    told: dict[str, Any], drafter: str, draft_model: str, undecided: str
 ) -> None:
     beats = [_beat(LanguageModel(name="m"), slot=SlotSnapshot(state="settled", **told))]
     shown = [in_use(setting, beats) for setting in ("drafter", "draft_model", "speculate_undecided")]
