@@ -33,7 +33,8 @@ class Claim:
     ``log``: what earlier owners published; if its last entry is an ``End``, only settlement and acknowledgement are
     left to do. ``log_lost``: an earlier owner may have published what Valkey has lost since; the log starts anew.
     ``cancel``: it is to be ended at once, for this reason. ``lapses``: how many owners fell silent with it.
-    ``preemptions``: how often it had to make room for one of a higher lane.
+    ``preemptions``: how often it had to make room for one of a higher lane. ``suspicion``: what speaks for its being
+    the cause of steps that failed (``inference.scheduling.faults``).
     """
 
     task: GenerationTask
@@ -43,6 +44,7 @@ class Claim:
     cancel: CancelReason | None
     lapses: int
     preemptions: int
+    suspicion: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +126,20 @@ def renew(client: redis.Redis, worker: str, claims: Mapping[str, int], lease_s: 
 
 
 def requeue(
-    client: redis.Redis, generation: str, epoch: int, epoch_floor: int = 0, *, preempted: bool = False
+    client: redis.Redis,
+    generation: str,
+    epoch: int,
+    epoch_floor: int = 0,
+    *,
+    preempted: bool = False,
+    suspicion: int = 0,
 ) -> bool:
     """Give the generation back unfinished: it waits first of its tenant's and is not charged again.
 
     ``epoch_floor``: the database's epoch, where the claim's was not above it. ``preempted``: it makes room for another;
-    that is counted. False: it is no longer the caller's.
+    that is counted. ``suspicion``: what a step that failed adds to it. False: it is no longer the caller's.
     """
-    return bool(functions.requeue(client, generation, epoch, epoch_floor, int(preempted)))
+    return bool(functions.requeue(client, generation, epoch, epoch_floor, int(preempted), suspicion))
 
 
 def acknowledge(client: redis.Redis, generation: str, epoch: int, unused_tokens: int) -> bool:
@@ -172,7 +180,7 @@ def _lane_of(skips: bytes, virtual_time: bytes, heads: list[list[bytes]]) -> Lan
 
 
 def _claim_of(granted: list[Any]) -> Claim:
-    epoch, task, cancel, log_lost, lapses, preemptions, log = granted
+    epoch, task, cancel, log_lost, lapses, preemptions, suspicion, log = granted
     return Claim(
         task=task_decoder.decode(task),
         epoch=int(epoch),
@@ -181,6 +189,7 @@ def _claim_of(granted: list[Any]) -> Claim:
         cancel=CancelReason(cancel.decode()) if cancel else None,
         lapses=int(lapses),
         preemptions=int(preemptions),
+        suspicion=int(suspicion),
     )
 
 

@@ -6,9 +6,9 @@ local rank, tenant, generation, virtual_time = ARGV[6], ARGV[7], ARGV[8], ARGV[9
 local key = generation_key(generation)
 
 local function granted()
-  local of = redis.call('HMGET', key, 'epoch', 'task', 'cancel', 'log_lost', 'lapses', 'preemptions')
+  local of = redis.call('HMGET', key, 'epoch', 'task', 'cancel', 'log_lost', 'lapses', 'preemptions', 'suspicion')
   local log = redis.call('LRANGE', log_key(generation), 0, -1)
-  return {of[1], of[2], of[3] or '', of[4], of[5] or '0', of[6] or '0', log}
+  return {of[1], of[2], of[3] or '', of[4], of[5] or '0', of[6] or '0', of[7] or '0', log}
 end
 
 if redis.call('HGET', key, 'claim') == claim then

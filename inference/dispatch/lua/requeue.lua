@@ -1,4 +1,5 @@
--- ARGV: generation, epoch, epoch floor, 1 if preempted. 1: it waits again, first of its tenant's, not charged again; 0: refused.
+-- ARGV: generation, epoch, epoch floor, 1 if preempted, what is added to the suspicion against it.
+-- 1: it waits again, first of its tenant's, not charged again; 0: refused.
 local generation, epoch, epoch_floor = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local key = generation_key(generation)
 
@@ -8,6 +9,7 @@ end
 leave_worker(generation)
 redis.call('HSET', key, 'epoch', math.max(tonumber(epoch), epoch_floor))
 redis.call('HINCRBY', key, 'preemptions', ARGV[4])
+redis.call('HINCRBY', key, 'suspicion', ARGV[5])
 join_queue(generation)
 outdate_reads(redis.call('HGET', key, 'model'))
 return 1

@@ -125,6 +125,22 @@ def test_requeued_work_is_served_first_and_not_charged_again(
     assert claim(valkey).task == second
 
 
+def test_what_speaks_against_a_generation_adds_up_from_owner_to_owner(
+    queue: DispatchQueue, valkey: redis.Redis
+) -> None:
+    task = make_task()
+    queue.enqueue(task)
+    assert claim(valkey).suspicion == 0
+    assert claims.requeue(valkey, task.generation, 1, suspicion=4)
+    assert claim(valkey, "second").suspicion == 4
+    assert claims.requeue(valkey, task.generation, 2, preempted=True)
+    assert claims.claim(valkey, "third", MODEL, 30).claim is not None
+    assert claims.requeue(valkey, task.generation, 3, suspicion=1)
+    assert not claims.requeue(valkey, task.generation, 3, suspicion=1), "it is no longer the caller's"
+    last = claim(valkey, "fourth")
+    assert (last.suspicion, last.preemptions, last.lapses) == (5, 1, 0)
+
+
 def test_requeueing_can_lift_the_epoch_above_the_databases(queue: DispatchQueue, valkey: redis.Redis) -> None:
     """After Valkey lost its last seconds, a claim may come back with an epoch that the database has seen."""
     task = make_task()

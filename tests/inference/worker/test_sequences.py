@@ -49,7 +49,16 @@ def claim(
         stop=stop or [],
         accepted_at=0.0,
     )
-    return Claim(task=task, epoch=epoch, log=log or [], log_lost=False, cancel=None, lapses=0, preemptions=0)
+    return Claim(
+        task=task,
+        epoch=epoch,
+        log=log or [],
+        log_lost=False,
+        cancel=None,
+        lapses=0,
+        preemptions=0,
+        suspicion=0,
+    )
 
 
 def run(sequence: RunningSequence, ids: list[int]) -> list[LogEntry]:

@@ -199,7 +199,16 @@ def claim_of(generation: str) -> Claim:
         sampling=Sampling(seed=1),
         accepted_at=0.0,
     )
-    return Claim(task=task, epoch=1, log=[], log_lost=False, cancel=None, lapses=0, preemptions=0)
+    return Claim(
+        task=task,
+        epoch=1,
+        log=[],
+        log_lost=False,
+        cancel=None,
+        lapses=0,
+        preemptions=0,
+        suspicion=0,
+    )
 
 
 def recorded(chunks: list[tuple[float, int]], pauses: list[float]) -> list[Event]:
