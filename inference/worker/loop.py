@@ -19,6 +19,7 @@ from inference.messages import CancelReason, End, LogEntry
 from inference.models import RunOutcome
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.claiming import Candidate
+from inference.scheduling.faults import BackendHealth, Work, backend_suspected, is_cause, suspicion_after
 from inference.scheduling.prefill import PrefillLedger
 from inference.scheduling.quiet import PromptPlan, plan_prompts
 from inference.scheduling.tick import Action, TickDecision, TickState, decide_tick, is_producing
@@ -56,11 +57,8 @@ _log = structlog.get_logger(__name__)
 
 #: Longest rest of an idle loop before it says that it is well.
 _REST_S: Final = 0.5
-#: Steps of one kind in a row that gave nothing but faults before the backend is given up.
-_FAILED_STEPS: Final = 5
-#: Owners that fell silent with a generation, or claims in which a whole step failed, before it is taken for the cause.
+#: Owners that fell silent with a generation before it is taken for the cause.
 _MOST_LAPSES: Final = 5
-_MOST_CLAIMS: Final = 3
 
 
 class LoopEnd(StrEnum):
@@ -118,7 +116,7 @@ class TickLoop:
         self._admissions = 0
         self._last = TickDecision(Action.IDLE, 0, speculative_yielded=False, slice_prompt_last=False)
         self._ledger = PrefillLedger()
-        self._failed_steps = {Action.PREFILL: 0, Action.DECODE: 0, Action.SPECULATE: 0}
+        self._health = BackendHealth()
         self._deadline: float | None = None
 
     @property
@@ -132,12 +130,12 @@ class TickLoop:
 
     def run(self) -> LoopEnd:
         """Tick until drained, or until the backend has failed too often."""
-        while max(self._failed_steps.values()) < _FAILED_STEPS:
+        while not self._health.given_up:
             if self._drained():
                 return LoopEnd.DRAINED
             if self.turn() is Action.IDLE:
                 self._rest()
-        _log.error("backend_given_up", failed_steps=dict(self._failed_steps))
+        _log.error("backend_given_up", prompts=self._health.prompts, tokens=self._health.tokens)
         return LoopEnd.BACKEND_FAILED
 
     def turn(self) -> Action:
@@ -229,15 +227,15 @@ class TickLoop:
         lane.chunks.add(len(keys))
         lane.tokens.add(prompts.padded)
         lane.held.add(prompts.held)
-        self._step(Action.PREFILL, sequences, lambda: self._engine.prefill(keys, prompts.tokens), started)
+        self._step(Work.PROMPTS, sequences, lambda: self._engine.prefill(keys, prompts.tokens), started)
 
     def _decode(self, sequences: Sequence[RunningSequence], started: float) -> None:
         more = not all(sequence.ends_with_next for sequence in sequences)
-        self._step(Action.DECODE, sequences, lambda: self._engine.decode(more=more), started)
+        self._step(Work.TOKENS, sequences, lambda: self._engine.decode(more=more), started)
 
     def _step(
         self,
-        action: Action,
+        work: Work,
         sequences: Sequence[RunningSequence],
         act: Callable[[], StepResult],
         started: float,
@@ -246,15 +244,15 @@ class TickLoop:
         prompts = [sequence for sequence in sequences if self.roster.is_parked(sequence)]
         try:
             result = act()
-        except Exception:  # noqa: BLE001 (whatever it is, no generation may end the others)
-            self._step_failed(action, sequences)
+        except Exception as error:  # noqa: BLE001 (whatever it is, no generation may end the others)
+            self._step_failed(work, sequences, error)
+            return
+        if backend_suspected(len(sequences), len(result.faults)):
+            self._step_failed(work, sequences, next(iter(result.faults.values())))
             return
         for key, fault in result.faults.items():
             self._fail(self.roster[key], Fault.SEQUENCE, fault)
-        if result.tokens:
-            self._failed_steps[action] = 0
-        elif result.faults:
-            self._failed_steps[action] += 1
+        self._health = self._health.worked(work)
         now = time.monotonic()
         for sequence in prompts:
             if sequence.key not in result.faults:
@@ -270,7 +268,7 @@ class TickLoop:
         """One slice of whoever holds the slot."""
         sequence, chunk_tokens = self._slot.holder, self._terms.limits.chunk_tokens
         if self.roster.is_parked(sequence):
-            self._step(Action.SPECULATE, [sequence], lambda: self._slot.run_prompt(chunk_tokens), started)
+            self._step(Work.PROMPTS, [sequence], lambda: self._slot.run_prompt(chunk_tokens), started)
         else:
             self._round(sequence)
         if self.roster.find(sequence.key) is sequence:
@@ -279,22 +277,21 @@ class TickLoop:
     def _round(self, sequence: RunningSequence) -> None:
         try:
             result = self._slot.run_round()
-        except Exception:  # noqa: BLE001 (whatever it is, no generation may end the others)
-            self._step_failed(Action.SPECULATE, [sequence])
+        except Exception as error:  # noqa: BLE001 (whatever it is, no generation may end the others)
+            self._step_failed(Work.TOKENS, [sequence], error)
             return
         if result.fault is not None:
-            self._failed_steps[Action.SPECULATE] += 1
-            self._fail(sequence, Fault.SEQUENCE, result.fault)
+            self._step_failed(Work.TOKENS, [sequence], result.fault)
             return
-        self._failed_steps[Action.SPECULATE] = 0
+        self._health = self._health.worked(Work.TOKENS)
         self._take(sequence, result.tokens, time.monotonic(), result.proposed, result.accepted)
 
-    def _step_failed(self, action: Action, sequences: Sequence[RunningSequence]) -> None:
-        self._failed_steps[action] += 1
+    def _step_failed(self, work: Work, sequences: Sequence[RunningSequence], fault: Exception) -> None:
+        self._health = self._health.failed(work)
         self._metrics.faults(Fault.BACKEND).add()
-        _log.exception("step_failed", generations=[sequence.key for sequence in sequences])
+        _log.error("step_failed", generations=[sequence.key for sequence in sequences], exc_info=fault)
         for sequence in sequences:
-            self._recover(sequence)
+            self._recover(sequence, len(sequences), fault)
 
     def _take(
         self,
@@ -444,14 +441,14 @@ class TickLoop:
         self._remove(sequence)
         self._outbox.send(sequence, sequence.fail(prompt_tokens))
 
-    def _recover(self, sequence: RunningSequence) -> None:
-        """The whole step failed, and nobody knows for whom: all go back to the queue, but not for ever."""
-        claimed = sequence.epoch - sequence.preemptions
-        if claimed >= _MOST_CLAIMS:
-            self._fail(sequence, Fault.BACKEND, RuntimeError(f"failed in {claimed} claims"))
+    def _recover(self, sequence: RunningSequence, ran: int, fault: Exception) -> None:
+        """A step of ``ran`` sequences failed, and nobody knows for whom: all go back to the queue, but not for ever."""
+        suspicion = suspicion_after(sequence.suspicion, ran)
+        if is_cause(suspicion):
+            self._fail(sequence, Fault.SEQUENCE, fault)
             return
         self._leave(sequence, RunOutcome.REQUEUED, reason=Fault.BACKEND.value)
-        self._requeue(sequence.key, sequence.epoch)
+        self._requeue(sequence.key, sequence.epoch, suspicion=suspicion - sequence.suspicion)
 
     def _leave(self, sequence: RunningSequence, outcome: RunOutcome, **details: str) -> None:
         """Take it out of the engine although it has not ended, and say how the run was over."""
@@ -462,11 +459,11 @@ class TickLoop:
         self._slot.leave(sequence)
         self.roster.leave(sequence)
 
-    def _requeue(self, key: str, epoch: int, *, preempted: bool = False) -> None:
+    def _requeue(self, key: str, epoch: int, *, preempted: bool = False, suspicion: int = 0) -> None:
         self._holdings.release(key, epoch)
         self._metrics.requeues.add()
         try:
-            claims.requeue(self._client, key, epoch, preempted=preempted)
+            claims.requeue(self._client, key, epoch, preempted=preempted, suspicion=suspicion)
         except redis.RedisError as error:
             _log.warning("requeue_left_to_lease", generation=key, error=str(error))
 

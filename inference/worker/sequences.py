@@ -80,6 +80,8 @@ class RunningSequence:
         self.rejected = before.rejected_prediction_tokens
         #: How often it had to make room before this claim.
         self.preemptions = claim.preemptions
+        #: What speaks for its being the cause of steps that failed before this claim.
+        self.suspicion = claim.suspicion
         #: Whether a chunk of it was run in this claim.
         self.begun = False
         #: Whether it was decided if it speculates.

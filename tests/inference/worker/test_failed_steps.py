@@ -1,0 +1,207 @@
+"""Forward passes that fail, for one generation or for all: what that costs whom, in a worker driven by hand."""
+
+from __future__ import annotations
+
+from inference.dispatch.queue import DispatchQueue
+from inference.engine.engine import Engine
+from inference.messages import EndState, Sampling
+from inference.models import LanguageModel
+from inference.scheduling.tick import Action
+from inference.worker.loop import LoopEnd
+from inference.worker.metrics import Fault
+from inference.worker.requests import Drain
+from inference.worker.sequences import INTERNAL_ERROR
+from tests.inference.worker.conftest import (
+    ENDLESS,
+    GREEDY,
+    PROMPT,
+    HandDrivenWorker,
+    alone,
+    end_of,
+    submit,
+    tokens_of,
+)
+from tests.inference.worker.forward_passes import POISON, ForwardPasses, forward_passes
+
+__all__ = ["forward_passes"]
+
+SHORT = PROMPT[:4]
+#: As long as a short one: both are run in one pass.
+POISONED = [*PROMPT[:3], POISON]
+
+
+def waits(worker: HandDrivenWorker, generation: str) -> bool:
+    return DispatchQueue(worker.client).position(generation) is not None
+
+
+def claim_all(worker: HandDrivenWorker) -> None:
+    while any(DispatchQueue(worker.client).depths("tiny").values()):
+        worker.claim()
+
+
+def goes_on(worker: HandDrivenWorker) -> bool:
+    """Whether the loop has not given its backend up: it drains when it is asked to."""
+    worker.loop.ask(Drain(grace_s=0))
+    return worker.loop.run() is LoopEnd.DRAINED
+
+
+# A broken backend
+
+
+def test_prompts_that_all_fail_together_go_back_until_the_backend_is_given_up(
+    worker: HandDrivenWorker, model: LanguageModel, engine: Engine, forward_passes: ForwardPasses
+) -> None:
+    expected = alone(engine, SHORT, GREEDY, 12)
+    generations = [submit(model, prompt=SHORT) for _ in range(3)]
+    forward_passes.broken = True
+    for failed in range(1, 5):
+        claim_all(worker)
+        worker.run_dry()
+        assert worker.metrics.faults(Fault.BACKEND).value == failed, "one step for all of them"
+        assert all(waits(worker, generation) for generation in generations)
+    claim_all(worker)
+    assert worker.loop.run() is LoopEnd.BACKEND_FAILED
+    assert (engine.keys, worker.holdings.epochs()) == ((), {})
+    forward_passes.broken = False
+    other = HandDrivenWorker(engine, worker.client, model.name, name="other")
+    claim_all(other)
+    other.run_dry()
+    assert [tokens_of(other.log(generation)) for generation in generations] == [expected] * 3
+
+
+def test_streams_that_all_fail_together_go_on_elsewhere_where_they_were(
+    worker: HandDrivenWorker, model: LanguageModel, engine: Engine, forward_passes: ForwardPasses
+) -> None:
+    expected = alone(engine, SHORT, GREEDY, 12)
+    generations = [submit(model, prompt=SHORT) for _ in range(3)]
+    claim_all(worker)
+    worker.turn_until(lambda: worker.loop.roster.decoding_rows == 3)
+    worker.turns(3)
+    forward_passes.broken = True
+    assert worker.turn() is Action.DECODE
+    forward_passes.broken = False
+    assert all(waits(worker, generation) for generation in generations)
+    other = HandDrivenWorker(engine, worker.client, model.name, name="other")
+    claim_all(other)
+    other.run_dry()
+    for generation in generations:
+        log = other.log(generation)
+        assert tokens_of(log) == expected
+        assert {entry.epoch for entry in log} == {1, 2}
+
+
+def test_a_lone_stream_that_failed_once_goes_on(
+    worker: HandDrivenWorker, model: LanguageModel, engine: Engine, forward_passes: ForwardPasses
+) -> None:
+    expected = alone(engine, PROMPT, GREEDY, 12)
+    generation = submit(model)
+    worker.claim()
+    worker.turn_until(lambda: len(worker.log(generation)) == 4)
+    forward_passes.broken = True
+    worker.run_dry()
+    forward_passes.broken = False
+    assert waits(worker, generation)
+    worker.claim()
+    worker.run_dry()
+    assert tokens_of(worker.log(generation)) == expected
+
+
+def test_only_steps_that_failed_count_against_a_generation_not_the_claims_that_it_had(
+    worker: HandDrivenWorker, model: LanguageModel, engine: Engine, forward_passes: ForwardPasses
+) -> None:
+    expected = alone(engine, PROMPT, GREEDY, 12)
+    generation = submit(model)
+    for _ in range(3):
+        worker.claim()
+        worker.turns(3)
+        worker.loop.hand_back()
+    assert worker.claim().epoch == 4
+    forward_passes.broken = True
+    worker.run_dry()
+    forward_passes.broken = False
+    assert waits(worker, generation)
+    worker.claim()
+    worker.run_dry()
+    assert tokens_of(worker.log(generation)) == expected
+
+
+# A poisoned generation
+
+
+def test_what_fails_beside_others_that_get_on_ends_at_once(
+    worker: HandDrivenWorker, model: LanguageModel, engine: Engine, forward_passes: ForwardPasses
+) -> None:
+    expected = alone(engine, SHORT, GREEDY, 12)
+    good, bad = submit(model, prompt=SHORT), submit(model, prompt=POISONED)
+    claim_all(worker)
+    assert worker.turn() is Action.PREFILL
+    end = end_of(worker.log(bad))
+    assert (end.state, end.epoch, end.failure) == (EndState.FAILED, 1, INTERNAL_ERROR)
+    worker.run_dry()
+    assert tokens_of(worker.log(good)) == expected
+    assert worker.metrics.faults(Fault.BACKEND).value == 0
+
+
+def test_a_lone_prompt_that_always_fails_is_tried_three_times_and_costs_no_worker(
+    worker: HandDrivenWorker, model: LanguageModel, forward_passes: ForwardPasses
+) -> None:
+    bad = submit(model, prompt=POISONED)
+    for _ in range(2):
+        worker.claim()
+        worker.run_dry()
+        assert waits(worker, bad)
+        assert worker.log(bad) == []
+    worker.claim()
+    worker.run_dry()
+    end = end_of(worker.log(bad))
+    assert (end.state, end.epoch, end.failure) == (EndState.FAILED, 3, INTERNAL_ERROR)
+    good = submit(model)
+    worker.claim()
+    worker.run_dry()
+    assert end_of(worker.log(good)).state is EndState.COMPLETED
+    assert goes_on(worker)
+
+
+def test_a_token_with_which_a_text_always_fails_ends_it_too(
+    worker: HandDrivenWorker, model: LanguageModel, forward_passes: ForwardPasses
+) -> None:
+    """It says the poison itself: it fails as a stream first, and then as a prompt."""
+    bad = submit(model, sampling=Sampling(seed=0, temperature=0.0, logit_bias={POISON: 1e6}))
+    for _ in range(3):
+        worker.claim()
+        worker.run_dry()
+    end = end_of(worker.log(bad))
+    assert (end.state, end.epoch) == (EndState.FAILED, 3)
+    assert tokens_of(worker.log(bad)) == [POISON]
+    assert goes_on(worker)
+
+
+def test_what_failed_with_one_worker_is_known_to_the_next(
+    worker: HandDrivenWorker, model: LanguageModel, engine: Engine, forward_passes: ForwardPasses
+) -> None:
+    bad = submit(model, prompt=POISONED)
+    workers = [
+        HandDrivenWorker(engine, worker.client, model.name, name=name) for name in ("one", "two", "three")
+    ]
+    for each in workers:
+        assert each.claim().task.generation == bad
+        each.run_dry()
+    assert end_of(worker.log(bad)).state is EndState.FAILED
+
+
+def test_poisoned_prompts_one_after_another_leave_a_worker_alone_that_streams(
+    worker: HandDrivenWorker, model: LanguageModel, forward_passes: ForwardPasses
+) -> None:
+    stream = submit(model, max_tokens=ENDLESS)
+    worker.claim()
+    worker.turn_until(lambda: worker.loop.roster.decoding_rows == 1)
+    for _ in range(3):
+        bad = submit(model, prompt=POISONED)
+        for _ in range(3):
+            assert worker.claim().task.generation == bad
+            worker.turn()
+            worker.turn_until(lambda: len(worker.loop.roster) == 1)
+        assert end_of(worker.log(bad)).state is EndState.FAILED
+    assert worker.metrics.faults(Fault.BACKEND).value == 9
+    assert worker.loop.roster.find(stream) is not None
+    assert goes_on(worker)
