@@ -48,6 +48,8 @@ class DeclineReason(StrEnum):
     BACKLOG_FULL = "backlog_full"
     CACHES_CANNOT_BE_CUT = "caches_cannot_be_cut"
     DRAFTER_UNAVAILABLE = "drafter_unavailable"
+    #: A step failed with it, in this worker or another: it is tried again in the plainest way.
+    SUSPECTED = "suspected"
 
 
 class Outcome(StrEnum):

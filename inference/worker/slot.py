@@ -227,6 +227,8 @@ class SpeculativeSlot:
             return unwanted
         if not sequence.task.speculation:
             return DeclineReason.FORBIDDEN_BY_ENTITLEMENT
+        if sequence.suspicion:
+            return DeclineReason.SUSPECTED
         if not self._engine.drafter.available:
             return DeclineReason.DRAFTER_UNAVAILABLE
         if self._engine.cannot_speculate(sequence.key) is not None:

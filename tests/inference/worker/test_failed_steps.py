@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+import redis
+
 from inference.dispatch.queue import DispatchQueue
 from inference.engine.engine import Engine
 from inference.messages import EndState, Sampling
 from inference.models import LanguageModel
+from inference.scheduling.speculation import DeclineReason
 from inference.scheduling.tick import Action
 from inference.worker.loop import LoopEnd
 from inference.worker.metrics import Fault
 from inference.worker.requests import Drain
 from inference.worker.sequences import INTERNAL_ERROR
+from tests.inference.engine.speculating import ScriptedDrafter
 from tests.inference.worker.conftest import (
     ENDLESS,
     GREEDY,
@@ -22,6 +29,7 @@ from tests.inference.worker.conftest import (
     tokens_of,
 )
 from tests.inference.worker.forward_passes import POISON, ForwardPasses, forward_passes
+from tests.inference.worker.test_slot import speculating
 
 __all__ = ["forward_passes"]
 
@@ -205,3 +213,36 @@ def test_poisoned_prompts_one_after_another_leave_a_worker_alone_that_streams(
     assert worker.metrics.faults(Fault.BACKEND).value == 9
     assert worker.loop.roster.find(stream) is not None
     assert goes_on(worker)
+
+
+# Speculation
+
+
+@pytest.fixture
+def speculative(model: LanguageModel, engine: Engine, valkey: redis.Redis) -> Iterator[HandDrivenWorker]:
+    drafter = ScriptedDrafter()
+    engine.set_drafter(lambda: drafter)
+    yield HandDrivenWorker(engine, valkey, model.name, settings=speculating())
+    for key in engine.keys:
+        engine.drop(key)
+    engine.set_drafter(None)
+
+
+def test_what_failed_in_a_round_is_tried_again_without_speculation(
+    speculative: HandDrivenWorker, model: LanguageModel, engine: Engine, forward_passes: ForwardPasses
+) -> None:
+    worker, slices = speculative, speculative.metrics.ticks[Action.SPECULATE]
+    expected = alone(engine, SHORT, GREEDY, 12)
+    generation = submit(model, prompt=SHORT)
+    worker.claim()
+    worker.turn_until(lambda: len(worker.log(generation)) == 3)
+    forward_passes.broken = True
+    assert worker.turn() is Action.SPECULATE
+    forward_passes.broken = False
+    assert waits(worker, generation)
+    before = slices.value
+    worker.claim()
+    worker.run_dry()
+    assert tokens_of(worker.log(generation)) == expected
+    assert slices.value == before
+    assert worker.metrics.declines(DeclineReason.SUSPECTED, "normal").value == 1
