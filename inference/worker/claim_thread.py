@@ -26,6 +26,7 @@ from inference.worker.backoff import Backoff
 from inference.worker.holdings import Holdings
 from inference.worker.kv_memory import KvMemory
 from inference.worker.metrics import ClaimKind, WorkerMetrics
+from inference.worker.progress import Progress
 from inference.worker.requests import Admit, MakeRoom
 from inference.worker.settlement_thread import Ended, SettlementThread
 from inference.worker.threads import AWAY, WorkerThread
@@ -39,6 +40,8 @@ _IDLE_S: Final = 1.0
 _LOOK_S: Final = 0.05
 #: Longest wait for the tick thread to say whom it preempts: longer than any tick that still counts as progress.
 _ANSWER_S: Final = 30.0
+#: However short the lease: ticks that finished so lately do not stand still. An idle tick thread rests for half of it.
+_SHORTEST_STANDSTILL_S: Final = 1.0
 _FIRST_RETRY_S: Final = 0.05
 _LONGEST_RETRY_S: Final = 2.0
 
@@ -48,6 +51,9 @@ class ClaimThread(WorkerThread):
 
     Where there is none for what comes first, and it is of a higher lane than something that runs, the tick thread is
     asked to make room.
+
+    Nothing is claimed while no tick has finished for half a lease: others may take what a worker that hangs has lost,
+    and what is new.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class ClaimThread(WorkerThread):
         settlements: SettlementThread,
         metrics: WorkerMetrics,
         ask: Callable[[Admit | MakeRoom], object],
+        progress: Progress,
     ) -> None:
         super().__init__("claims")
         self._client = client
@@ -74,6 +81,9 @@ class ClaimThread(WorkerThread):
         self._settlements = settlements
         self._metrics = metrics
         self._ask = ask
+        self._progress = progress
+        self._standstill_s = max(lease_s / 2, _SHORTEST_STANDSTILL_S)
+        self._standing_still = False
         self._failing = False
         self._deferrals: Deferrals = ()
         self._promised: str | None = None
@@ -100,6 +110,9 @@ class ClaimThread(WorkerThread):
 
     def _claim_until_stopped(self, wake: WakeListener, backoff: Backoff) -> None:
         while not self._stopped.is_set():
+            if self._ticks_stand_still():
+                self._stopped.wait(_LOOK_S)
+                continue
             changes, asked_at = self._holdings.changes, time.monotonic()
             outcome = claims.claim(
                 self._client,
@@ -121,6 +134,16 @@ class ClaimThread(WorkerThread):
             made_room = bool(outcome.deferred) and self._make_room(outcome.deferred)
             if outcome.claim is None and not made_room:
                 self._wait(wake, changes if outcome.deferred else None)
+
+    def _ticks_stand_still(self) -> bool:
+        age_s = self._progress.age_s
+        stands_still = age_s > self._standstill_s
+        if stands_still and not self._standing_still:
+            _log.warning("claiming_paused", reason="no tick finishes", seconds=round(age_s, 1))
+        elif self._standing_still and not stands_still:
+            _log.info("claiming_goes_on")
+        self._standing_still = stands_still
+        return stands_still
 
     def _note(self, outcome: ClaimOutcome) -> None:
         known = {deferral.generation for deferral in self._deferrals}

@@ -124,6 +124,7 @@ class WorkerProcess:
             self._settlements,
             self.metrics,
             self.loop.ask,
+            progress,
         )
         self._leases = lease_thread(
             LeaseRenewal(
