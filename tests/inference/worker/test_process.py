@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from uuid import UUID
 import pytest
 import redis
 from django import db
+from django.test import Client
 
 from accounts.models import LedgerEntry
 from accounts.tenancy import every_tenant
@@ -30,7 +30,8 @@ from inference.scheduling.tick import DEFAULT_CHUNK_TOKENS, DEFAULT_INTERVAL, Ac
 from inference.worker import claim_thread, heartbeat_thread, housekeeping, settlement_thread
 from inference.worker.loop import LoopEnd
 from inference.worker.requests import UseDrafter
-from signalbox.health import NotReady, judge
+from signalbox import health
+from signalbox.configuration import configuration
 from tests.factories import LanguageModelFactory
 from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
 from tests.inference.doors import entitled_principal, row
@@ -443,17 +444,23 @@ def test_a_worker_whose_ticks_stop_is_not_ready_although_its_heart_beats_until_t
         go_on.wait(60)
         return decode(engine, more=more)
 
-    def reason() -> NotReady | None:
-        return judge(heartbeats(valkey), {model.name}, now=time.time(), progress_within_s=1.5).reason
+    soon = configuration().model_copy(update={"lease_seconds": 1.5})
+    monkeypatch.setattr(health, "configuration", lambda: soon)
+
+    def readiness() -> tuple[int, str | None, str]:
+        answer = Client().get("/health/ready")
+        told = answer.json()
+        return answer.status_code, told["reason"], told["models"].get(model.name)
 
     start_worker()
-    wait_until(lambda: reason() is None)
+    wait_until(lambda: readiness() == (200, None, "served"))
     monkeypatch.setattr(Engine, "decode", hangs)
     generation = submit(model)
-    wait_until(lambda: reason() is NotReady.NO_PROGRESS)
+    wait_until(lambda: readiness() == (503, "no_progress", "stalled"))
+    assert heartbeat(valkey).ready
     go_on.set()
     wait_for_state(generation, GenerationState.COMPLETED)
-    wait_until(lambda: reason() is None)
+    wait_until(lambda: readiness() == (200, None, "served"))
 
 
 def test_a_worker_is_a_row_from_its_start_to_its_end(
