@@ -34,9 +34,9 @@ class DecodingRows:
 
     def leave(self, row: Row) -> None:
         """A row is dropped: keep in the prefix cache what was run of it. It is in the way until the next ``sweep``."""
-        self._prefixes.keep(row.namespace, self._batch, row.key)
         # Rows that leave together, leave in one go: the batch copies its caches each time.
         self._leaving.add(row.key)
+        self._prefixes.keep(row.namespace, self._batch, row.key)
         if len(self._leaving) == len(self._batch):
             self.sweep()
 

@@ -291,8 +291,8 @@ class Engine:
         self._check_thread()
         row = self._rows.pop(key)
         self.drafter.give_back(key)
-        if row.state is RowState.PARKED:
-            self._prefixes.keep(row.namespace, row.prompt_batch, key)
+        if row.prefill is not None:
+            self._prefixes.keep(row.namespace, row.prefill, key)
         if row.session is not None:
             self._prefixes.keep(row.namespace, row.session.batch, key)
         if row.state is RowState.DECODING:

@@ -45,12 +45,14 @@ def finish(
         else:
             rows[0].fail(error, result)
         return
+    for row in rows:
+        # Of no use any more: it shares its list of tokens, which has grown, and not the caches that ran them.
+        row.prefill = None
     for row, token in zip(rows, tokens, strict=True):
         if (fault := started.faults.get(row.key)) is not None:
             row.fail(fault, result)
             continue
         row.state = RowState.DECODING
-        row.prefill = None
         row.ahead = True
         row.tokens.append(token)
         result.tokens.append((row.key, token))

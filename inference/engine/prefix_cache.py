@@ -131,7 +131,7 @@ class PrefixCache:
 
         ``tokens``: all that were run, and no others. ``read(start)``: what the caches hold of ``tokens[start:]``,
         in arrays of its own, or None if that cannot be kept; called at most once, for what is not kept yet.
-        What the budget has no room for is not kept, and nothing is evicted for it.
+        What the budget has no room for is not kept, and nothing is evicted for it. If it raises, it has kept nothing.
         """
         if not tokens:
             return False
@@ -150,15 +150,16 @@ class PrefixCache:
         self._touch(last)
         # What the new node will hang on was just touched, and fits: it is not among those that go.
         self.evict(self._bytes + new.nbytes - self._budget)
-        self._roots[namespace] = root
+        # All that may fail is done before anything hangs in the tree.
+        mx.async_eval(new.by_token, new.at_end)  # type: ignore[no-untyped-call]
         if ends_within:
             last = self._split(last, count)
+        self._roots[namespace] = root
         if matched < len(rest):
             last = self._attach(_Node(namespace, last, rest[matched:], new.by_token, new.at_end))
         else:
             last.at_end = new.at_end
         self._bytes += new.nbytes
-        mx.async_eval(new.by_token, new.at_end)  # type: ignore[no-untyped-call]
         self._touch(last)
         return True
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Final
+
 from mlx.nn.layers.base import Module
 
 from inference.engine.batch import PrefillBatch
 from inference.engine.row import Row
 from inference.engine.row_prefixes import Prefix, RowPrefixes
 from inference.engine.sampling import RowSampler
+
+_log: Final = logging.getLogger(__name__)
 
 
 class RowBatches:
@@ -24,10 +29,12 @@ class RowBatches:
 
     def warm(self, row: Row) -> None:
         """Begin a row with the longest prefix that is known by now."""
-        prefix = self._prefixes.find(row.namespace, row.tokens, beyond=row.run)
-        if prefix is not None or row.prefill is None:
-            row.prefill = self._fresh(row, prefix)
-            row.run = row.cached = len(prefix.tokens) if prefix else 0
+        behind = self._behind_known(row, beyond=row.run)
+        if behind is not None:
+            row.prefill = behind
+            row.run = row.cached = len(behind.tokens[0])
+        elif row.prefill is None:
+            row.prefill = self._fresh(row)
 
     def begin(self, row: Row) -> None:
         """Look once more before its first chunk: since its admission another that begins alike may have been run."""
@@ -43,6 +50,18 @@ class RowBatches:
         while (left := len(row.tokens) - 1 - row.run) > 0:
             prefill.prompt([row.take(min(self.chunk_tokens, left))])
         return prefill
+
+    def _behind_known(self, row: Row, beyond: int = 0) -> PrefillBatch | None:
+        """The row behind the longest prefix that is known; None if that has no more than ``beyond`` tokens.
+
+        Also None, and in the log, if looking it up fails: it costs the sequence nothing but the hit.
+        """
+        try:
+            prefix = self._prefixes.find(row.namespace, row.tokens, beyond)
+            return None if prefix is None else self._fresh(row, prefix)
+        except Exception:  # noqa: BLE001 (logged)
+            _log.warning("the prefixes of %s could not be looked up, and are run", row.key, exc_info=True)
+            return None
 
     def _fresh(self, row: Row, prefix: Prefix | None = None) -> PrefillBatch:
         prompt, emitted = row.tokens[: row.prompt_length], row.tokens[row.prompt_length :]

@@ -102,17 +102,21 @@ class RowPrefixes:
         """Keep what a batch has run of a sequence.
 
         A published prefix that it begins with is kept for all, that and not a token more. Copies are made and not
-        waited for. The batch must not have failed: its caches and its list of tokens are taken to agree.
+        waited for. The batch must not have failed: its caches and its list of tokens are taken to agree. What cannot be
+        kept, for whatever reason, costs nobody a token: it is in the log, and will be run again.
         """
         if namespace is None or not self.cache.byte_budget:
             return
-        index = batch.uids.index(key)
-        tokens = batch.tokens[index]
-        read = partial(_read, batch.prompt_cache, index, len(tokens))
-        self.cache.store(namespace, tokens, partial(read, len(tokens)))
-        for prefix in self._published:
-            if tuple(tokens[: len(prefix)]) == prefix:
-                self.cache.store(PUBLISHED, prefix, partial(read, len(prefix)))
+        try:
+            index = batch.uids.index(key)
+            tokens = batch.tokens[index]
+            read = partial(_read, batch.prompt_cache, index, len(tokens))
+            self.cache.store(namespace, tokens, partial(read, len(tokens)))
+            for prefix in self._published:
+                if tuple(tokens[: len(prefix)]) == prefix:
+                    self.cache.store(PUBLISHED, prefix, partial(read, len(prefix)))
+        except Exception:  # noqa: BLE001 (logged: no sequence may end of it)
+            _log.warning("what was run of %s is not kept for others", key, exc_info=True)
 
 
 def flat(caches: Iterable[Any]) -> Iterator[Any]:
@@ -128,7 +132,7 @@ def _read(caches: Iterable[Any], index: int, length: int, stop: int, start: int)
     """What a batch's caches hold of the tokens from ``start`` to ``stop`` of a row that has run ``length``.
 
     Copies, to be evaluated. ``stop`` is the ``length`` if any of the caches cannot be cut. None if a part of the
-    row's state was never set: no batch takes such a row in.
+    row's state was never set: no batch takes such a row in. Raises ``ValueError`` for a cache that has not run as much.
     """
     by_token: list[mx.array] = []
     at_end: list[mx.array] = []
@@ -140,12 +144,19 @@ def _read(caches: Iterable[Any], index: int, length: int, stop: int, start: int)
             at_end += [mx.contiguous(state[index : index + 1]) for state in states if state is not None]
         elif isinstance(cache, BatchRotatingKVCache):
             row = cache.extract(index)  # type: ignore[no-untyped-call]
+            _check_run(row.offset, length)
             at_end += [mx.contiguous(array[:, :, -row.max_size :]) for array in (row.keys, row.values)]
         else:
             # All rows end at the same position: the padding of the shorter ones is on their left.
+            _check_run(cache.size(), length)
             begin = cache.size() - length
             by_token += [
                 mx.contiguous(array[index : index + 1, :, begin + start : begin + stop])
                 for array in cache.keys_and_values()
             ]
     return KeyValues(tuple(by_token), tuple(at_end))
+
+
+def _check_run(has_run: int, length: int) -> None:
+    if has_run < length:
+        raise ValueError(f"a cache has run {has_run} tokens of {length}")

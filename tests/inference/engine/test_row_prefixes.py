@@ -10,7 +10,7 @@ import pytest
 from mlx.nn.layers.base import Module
 from mlx.utils import tree_map
 from mlx_lm.models import lfm2, llama
-from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache
+from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache, RotatingKVCache
 
 from inference.engine.batch import PrefillBatch
 from inference.engine.kv_growth import measure_growth
@@ -36,6 +36,11 @@ class ListedLlama(llama.Model):  # type: ignore[misc]
 class QuantizedLlama(llama.Model):  # type: ignore[misc]
     def make_cache(self) -> list[Any]:
         return [QuantizedKVCache() for _ in self.layers]
+
+
+class WindowedLlama(llama.Model):  # type: ignore[misc]
+    def make_cache(self) -> list[Any]:
+        return [RotatingKVCache(max_size=8) for _ in self.layers]
 
 
 def llama_arguments() -> llama.ModelArgs:
@@ -144,6 +149,22 @@ def test_caches_in_lists_are_kept_one_by_one() -> None:
     assert prefix is not None
     assert len(prefix.tokens) == 10
     assert tokens_of(model, [*prompt[:10], 60, 61], prefix) == tokens_of(model, [*prompt[:10], 60, 61])
+
+
+@pytest.mark.parametrize("kind", [llama.Model, WindowedLlama, ListedLlama])
+def test_nothing_is_kept_of_caches_that_have_not_run_what_their_batch_says(
+    kind: type[Module], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = random_weights(kind(llama_arguments()))
+    prefixes = RowPrefixes(model, PLENTY)
+    prompt = list(range(3, 30))
+    batch = batch_of(model)
+    batch.prompt([prompt[:20]])
+    batch.tokens[0] += prompt[20:]
+    prefixes.keep("tenant", batch, "g")
+    assert "a cache has run 20 tokens of 27" in caplog.text
+    assert prefixes.cache.bytes == 0
+    assert prefixes.find("tenant", [*prompt, 60]) is None
 
 
 def test_of_caches_of_an_unknown_kind_nothing_is_kept(caplog: pytest.LogCaptureFixture) -> None:
