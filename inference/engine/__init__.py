@@ -18,7 +18,7 @@
 ``row``, ``row_batches``
     What is known of one sequence: enough to run it again from nothing; and what does so.
 ``prefilling``, ``decoding_rows``
-    The two classic actions. What fails together is run again in the second.
+    The two classic actions. What fails together is run again alone: prompts at once, rows that decode a chunk a step.
 ``speculative``, ``drafting``
     A sequence that decodes several tokens in a forward pass, because a drafter guessed them; and the drafters.
 ``prefix_cache``, ``row_prefixes``

@@ -19,7 +19,14 @@ _log: Final = logging.getLogger(__name__)
 
 
 class DecodingRows:
-    """One batch of rows: a step gives each of them a token, or a fault of its own."""
+    """One batch of rows: a step gives each of them a token, or a fault of its own.
+
+    Rows that fail together are run again from their tokens, each alone, for what a failed pass has left in their caches
+    is no good. Each begins behind what the prefix cache holds of it, which is its prompt as a rule: that costs the
+    tokens of its answer. Without that it costs its prompt too. (By halves would cost more: all rows but the bad one
+    have to be run again in any case, and those beside it once more for each halving.) However much it is, a step runs
+    about a chunk of it, row by row, and gives the others their tokens.
+    """
 
     def __init__(self, model: Module, row_batches: RowBatches, prefixes: RowPrefixes) -> None:
         self._model = model
@@ -27,6 +34,8 @@ class DecodingRows:
         self._prefixes = prefixes
         self._batch = DecodeBatch.without_rows(model)
         self._leaving: set[str] = set()
+        #: Rows that are being run again, or wait for it.
+        self._apart: dict[str, Row] = {}
 
     def join(self, batch: DecodeBatch) -> None:
         """Take in the rows of another batch, which must not be used any more."""
@@ -34,6 +43,8 @@ class DecodingRows:
 
     def leave(self, row: Row) -> None:
         """A row is dropped: keep in the prefix cache what was run of it. It is in the way until the next ``sweep``."""
+        if self._apart.pop(row.key, None) is not None:
+            return
         # Rows that leave together, leave in one go: the batch copies its caches each time.
         self._leaving.add(row.key)
         self._prefixes.keep(row.namespace, self._batch, row.key)
@@ -49,16 +60,23 @@ class DecodingRows:
         """A token for every row; ``rows`` has them all, by key.
 
         One that is ``ahead`` gets none: the batch hands out again what it has. Without ``more``, and if none is, the
-        tokens are handed out and not run: all rows are ahead then.
+        tokens are handed out and not run: all rows are ahead then. Nor does one get any that is still being run again.
         """
         self.sweep()
-        if not len(self._batch):
-            return
+        if len(self._batch):
+            self._step_batch(rows, result, more=more)
+        if self._apart:
+            self._run_apart(result)
+
+    def _step_batch(self, rows: Mapping[str, Row], result: StepResult, *, more: bool) -> None:
         more = more or any(rows[key].ahead for key in self._batch.uids)
         try:
             handed_out = self._batch.step() if more else self._batch.hand_out()
         except Exception as error:  # noqa: BLE001 (logged, and then each row's own is found)
-            self.run_apart(error, [rows[key] for key in self._batch.uids], result)
+            failed = [rows[key] for key in self._batch.uids]
+            log_failed_together(failed, error)
+            self._batch = DecodeBatch.without_rows(self._model)
+            self._apart |= {row.key: row for row in failed}
             return
         for key, token in handed_out:
             row = rows[key]
@@ -70,28 +88,30 @@ class DecodingRows:
                 result.tokens.append((key, token))
         _doom(self._batch, rows)
 
-    def run_apart(self, error: Exception, rows: Sequence[Row], result: StepResult) -> None:
-        """Run each of these rows again alone and emit its next token, after they failed together.
-
-        They are all that decode, or all of a prefill. Those that decoded make up the batch again.
-        """
-        _log.warning("%d sequences failed together and are run again, each alone", len(rows), exc_info=error)
-        if any(row.state is RowState.DECODING for row in rows):
-            self._batch = DecodeBatch.without_rows(self._model)
-        for row in rows:
-            row.prefill = None
+    def _run_apart(self, result: StepResult) -> None:
+        """Run about a chunk of what is to be run again; who is done with it has a token, and is in the batch again."""
         mx.clear_cache()
-        for row in rows:
+        left = self._row_batches.chunk_tokens
+        for row in list(self._apart.values()):
+            if left <= 0:
+                return
             try:
-                alone = self._row_batches.run_again(row).start(row.take(1))
+                if row.prefill is None:
+                    self._row_batches.renew(row)
+                left -= self._row_batches.run_on(row, left)
+                if row.run < len(row.tokens) - 1:
+                    return
+                alone = row.prompt_batch.start(row.take(1))
                 [token] = alone.peek()
             except Exception as fault:  # noqa: BLE001 (reported)
-                row.fail(fault, result)
+                self._fail(row, fault, result)
                 continue
+            left -= 1
             if (own := alone.faults.get(row.key)) is not None:
-                row.fail(own, result)
+                self._fail(row, own, result)
                 continue
-            row.state = RowState.DECODING
+            del self._apart[row.key]
+            row.prefill = None
             row.ahead = False
             row.tokens.append(token)
             result.tokens.append((row.key, token))
@@ -102,6 +122,15 @@ class DecodingRows:
             else:
                 _doom(alone, {row.key: row})
                 self._batch.extend(alone)
+
+    def _fail(self, row: Row, fault: Exception, result: StepResult) -> None:
+        del self._apart[row.key]
+        row.fail(fault, result)
+
+
+def log_failed_together(rows: Sequence[Row], error: Exception) -> None:
+    """Say that these are run again, each alone, and why."""
+    _log.warning("%d sequences failed together and are run again, each alone", len(rows), exc_info=error)
 
 
 def _doom(batch: DecodeBatch, rows: Mapping[str, Row]) -> None:

@@ -48,7 +48,7 @@ class Engine:
     time (``speculate``), for as long as its caller wants; then it may join the others (``into_classic``).
 
     A step that fails as a whole is taken apart: each of its sequences is run again alone, from the tokens
-    that are known, and only those that fail alone as well are faulted.
+    that are known, in this step or the next ones, and only those that fail alone as well are faulted.
 
     What was run of a sequence is kept for others of its namespace that begin alike, within a byte budget; what was
     published of it, for all.
@@ -89,7 +89,7 @@ class Engine:
 
     @property
     def decoding(self) -> int:
-        """Sequences to which the next ``decode`` will give a token or a fault."""
+        """Sequences to which the next ``decode`` will give a token or a fault, if they are not being run again."""
         return sum(row.state in (RowState.DECODING, RowState.DOOMED) for row in self._rows.values())
 
     def remaining(self, key: str) -> int:
@@ -179,14 +179,15 @@ class Engine:
         # A padded pass needs two tokens a row or more; shorter ones are as quick alone.
         together = [row for row in finishing if row.remaining > 2]
         for rows in (together, *([row] for row in finishing if row not in together)):
-            finish(rows, self._decoding_rows, self._prefixes, self._halves, result)
+            finish(rows, self._decoding_rows, self._row_batches, self._prefixes, self._halves, result)
         return result
 
     def decode(self, *, more: bool = True) -> StepResult:
         """One token for every decoding sequence.
 
         A sequence that emitted its first token in a prefill since the last ``decode`` may get none: the
-        batch is one step ahead, and its next token is only now being computed. ``more``: whether any of them will be
+        batch is one step ahead, and its next token is only now being computed. Nor do those that failed together in an
+        earlier step get any until they have been run again, a chunk a step. ``more``: whether any of them will be
         asked for another. If not, none is computed that nobody takes; and who was mistaken loses a step, and no token.
         """
         self._check_thread()

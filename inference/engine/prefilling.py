@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import mlx.core as mx
+
 from inference.engine.batch import DecodeBatch, PrefillBatch
-from inference.engine.decoding_rows import DecodingRows
+from inference.engine.decoding_rows import DecodingRows, log_failed_together
 from inference.engine.halves import Halves
 from inference.engine.results import StepResult
 from inference.engine.row import Row, RowState
-from inference.engine.row_prefixes import RowPrefixes
+from inference.engine.row_batches import RowBatches
+from inference.engine.row_prefixes import Prefix, RowPrefixes
 
 
 def run_chunk(row: Row, chunk_tokens: int, result: StepResult) -> bool:
@@ -26,28 +29,30 @@ def run_chunk(row: Row, chunk_tokens: int, result: StepResult) -> bool:
 def finish(
     rows: Sequence[Row],
     decoding: DecodingRows,
+    row_batches: RowBatches,
     prefixes: RowPrefixes,
     halves: Halves | None,
     result: StepResult,
 ) -> None:
     """Run in one pass all that remains of these parked rows, and emit their first tokens: they decode from then on.
 
-    Where the model cannot be cut before its head, the last tokens are a second pass.
+    Where the model cannot be cut before its head, the last tokens are a second pass. If the pass fails, what remained
+    of each row is run again alone, behind what had been run of it before: that costs as much as the pass did.
     """
     if not rows:
         return
-    try:
-        started = _ended(rows, halves)
-        tokens = started.peek()
-    except Exception as error:  # noqa: BLE001 (reported, or each row's own is found)
-        if len(rows) > 1:
-            decoding.run_apart(error, rows, result)
-        else:
-            rows[0].fail(error, result)
-        return
+    before = [prefixes.taken_from(row.prompt_batch, row.key) for row in rows] if len(rows) > 1 else [None]
+    ended = _try_to_end(rows, halves, result)
     for row in rows:
         # Of no use any more: it shares its list of tokens, which has grown, and not the caches that ran them.
         row.prefill = None
+    if ended is None:
+        mx.clear_cache()
+        for row, known in zip(rows, before, strict=True):
+            if row.state is not RowState.FAULTED and _renewed(row, known, row_batches, result):
+                finish([row], decoding, row_batches, prefixes, halves, result)
+        return
+    started, tokens = ended
     for row, token in zip(rows, tokens, strict=True):
         if (fault := started.faults.get(row.key)) is not None:
             row.fail(fault, result)
@@ -59,6 +64,31 @@ def finish(
         prefixes.keep(row.namespace, started, row.key)
     started.remove(set(started.faults))
     decoding.join(started)
+
+
+def _try_to_end(
+    rows: Sequence[Row], halves: Halves | None, result: StepResult
+) -> tuple[DecodeBatch, list[int]] | None:
+    """These rows as decoding ones, and their first tokens. None if the pass fails: one that was alone is faulted."""
+    try:
+        started = _ended(rows, halves)
+        return started, started.peek()
+    except Exception as error:  # noqa: BLE001 (reported, or each row's own is found)
+        if len(rows) > 1:
+            log_failed_together(rows, error)
+        else:
+            rows[0].fail(error, result)
+        return None
+
+
+def _renewed(row: Row, known: Prefix | None, row_batches: RowBatches, result: StepResult) -> bool:
+    """Begin a parked row again behind what is ``known`` of it, and run all but its last token; whether it could be."""
+    try:
+        row.prefill = row_batches.run_again(row, known)
+    except Exception as fault:  # noqa: BLE001 (reported)
+        row.fail(fault, result)
+        return False
+    return True
 
 
 def _ended(rows: Sequence[Row], halves: Halves | None) -> DecodeBatch:

@@ -1,4 +1,4 @@
-"""A batch for one row: begun behind what is known of it, or built again from its tokens."""
+"""A batch for one row: begun behind what is known of it, or anew from its tokens."""
 
 from __future__ import annotations
 
@@ -43,12 +43,25 @@ class RowBatches:
             self._prefixes.count(row.namespace, row.cached)
             row.begun = True
 
-    def run_again(self, row: Row) -> PrefillBatch:
-        """The row in a batch of its own, built from its tokens, all but the last of which are run."""
-        row.run = row.cached = 0
-        prefill = self._fresh(row)
-        while (left := len(row.tokens) - 1 - row.run) > 0:
-            prefill.prompt([row.take(min(self.chunk_tokens, left))])
+    def renew(self, row: Row, known: Prefix | None = None) -> None:
+        """Begin a row anew from its tokens: behind ``known``, or else behind what the prefix cache holds of them."""
+        behind = self._behind_known(row) if known is None else self._fresh(row, known)
+        row.prefill = self._fresh(row) if behind is None else behind
+        row.run = len(row.prefill.tokens[0])
+
+    def run_on(self, row: Row, most: int) -> int:
+        """Run at most ``most`` of a row's tokens, in one forward pass, and never its last; how many were run."""
+        count = min(most, len(row.tokens) - 1 - row.run)
+        if count > 0:
+            row.prompt_batch.prompt([row.take(count)])
+        return count
+
+    def run_again(self, row: Row, known: Prefix | None = None) -> PrefillBatch:
+        """The row renewed, in a batch of its own that has run all of its tokens but the last."""
+        self.renew(row, known)
+        while self.run_on(row, self.chunk_tokens):
+            pass
+        prefill, row.prefill = row.prompt_batch, None
         return prefill
 
     def _behind_known(self, row: Row, beyond: int = 0) -> PrefillBatch | None:

@@ -80,18 +80,23 @@ class RowPrefixes:
         hit = self.cache.lookup(namespace, tokens)
         if hit is None or hit.length <= beyond:
             return None
-        by_token, at_end = iter(hit.key_values.by_token), iter(hit.key_values.at_end)
-        caches = make_prompt_cache(self._model)
-        for cache in flat(caches):
-            if isinstance(cache, ArraysCache):
-                states: list[Any] = cache.cache
-                states[:] = [next(at_end) for _ in states]
-            elif isinstance(cache, RotatingKVCache):
-                keys, values = next(at_end), next(at_end)
-                cache.state = keys, values, hit.length, cache.keep, cache.max_size, keys.shape[2]
-            else:
-                cache.state = next(by_token), next(by_token), hit.length
-        return Prefix(list(tokens[: hit.length]), caches)
+        return self._prefix(tokens[: hit.length], hit.key_values)
+
+    def taken_from(self, batch: PrefillBatch, key: str) -> Prefix | None:
+        """What a batch has run of a sequence, to go on from whatever becomes of the batch; nothing is copied before.
+
+        None if it has run nothing, or its caches cannot be taken out.
+        """
+        index = batch.uids.index(key)
+        tokens = batch.tokens[index]
+        if not tokens or not self._supported:
+            return None
+        try:
+            key_values = _read(batch.prompt_cache, index, len(tokens), len(tokens), 0)
+            return None if key_values is None else self._prefix(tokens, key_values)
+        except Exception:  # noqa: BLE001 (logged: it may never be asked for)
+            _log.warning("what was run of %s cannot be taken out of its batch", key, exc_info=True)
+            return None
 
     def count(self, namespace: str | None, cached: int) -> None:
         """Count a sequence that begins to run, after ``cached`` tokens that were found."""
@@ -117,6 +122,20 @@ class RowPrefixes:
                     self.cache.store(PUBLISHED, prefix, partial(read, len(prefix)))
         except Exception:  # noqa: BLE001 (logged: no sequence may end of it)
             _log.warning("what was run of %s is not kept for others", key, exc_info=True)
+
+    def _prefix(self, tokens: Sequence[int], key_values: KeyValues) -> Prefix:
+        by_token, at_end = iter(key_values.by_token), iter(key_values.at_end)
+        caches = make_prompt_cache(self._model)
+        for cache in flat(caches):
+            if isinstance(cache, ArraysCache):
+                states: list[Any] = cache.cache
+                states[:] = [next(at_end) for _ in states]
+            elif isinstance(cache, RotatingKVCache):
+                keys, values = next(at_end), next(at_end)
+                cache.state = keys, values, len(tokens), cache.keep, cache.max_size, keys.shape[2]
+            else:
+                cache.state = next(by_token), next(by_token), len(tokens)
+        return Prefix(list(tokens), caches)
 
 
 def flat(caches: Iterable[Any]) -> Iterator[Any]:
