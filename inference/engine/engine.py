@@ -36,6 +36,9 @@ __all__ = ["Engine", "RoundResult", "StepResult"]
 
 #: Steps between two returns of unused buffers to the system.
 _STEPS_PER_CLEARING: Final = 512
+#: Tokens that a row needs at least to be padded to a longer one. The last may be a pass of its own, and what is before
+#: it must be several alone too: in passes of one token and of several the same token need not get the same bits.
+_SHORTEST_PADDED: Final = 3
 
 
 class Engine:
@@ -172,13 +175,15 @@ class Engine:
     def prefill(self, keys: Sequence[str], chunk_tokens: int) -> StepResult:
         """Run at most ``chunk_tokens`` tokens of each of these parked prompts.
 
-        Those that this finishes run in one forward pass, padded to the longest, and emit their first token.
+        Those that this finishes emit their first token. They run in one forward pass, padded to the longest; those with
+        one token left in another, and those with two in a third.
         """
         result = StepResult()
-        finishing = [row for row in self._begin(keys, chunk_tokens) if run_chunk(row, chunk_tokens, result)]
-        # A padded pass needs two tokens a row or more; shorter ones are as quick alone.
-        together = [row for row in finishing if row.remaining > 2]
-        for rows in (together, *([row] for row in finishing if row not in together)):
+        groups: dict[int, list[Row]] = {}
+        for row in self._begin(keys, chunk_tokens):
+            if run_chunk(row, chunk_tokens, result):
+                groups.setdefault(min(row.remaining, _SHORTEST_PADDED), []).append(row)
+        for rows in groups.values():
             finish(rows, self._decoding_rows, self._row_batches, self._prefixes, self._halves, result)
         return result
 

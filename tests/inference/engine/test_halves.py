@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import mlx.core as mx
+import pytest
 from mlx.nn.layers.base import Module
 from mlx_lm.models.cache import make_prompt_cache
 
 from inference.engine.halves import cut
 from inference.engine.model_loading import load_prepared
-from tests.inference.engine.driving import Drive, each_alone, prompts_of
+from inference.messages import Sampling
+from tests.inference.engine.driving import GREEDY, Drive, each_alone, prompts_of
 
 TOKENS = mx.array([[7, 11, 13, 17]])
 
@@ -87,6 +89,24 @@ def test_prompts_end_together_in_one_pass_whatever_was_run_of_each(any_tiny_mode
     drive.prefill(*prompts)
     assert [rows for rows, _ in passes] == [len(prompts)]
     assert drive.decode_until(24) == each_alone(any_tiny_model, prompts)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["cut", "whole"])
+def test_prompts_with_one_or_two_tokens_left_end_in_one_pass_for_each_length(
+    any_tiny_model: Path, whole: bool
+) -> None:
+    drive = Drive(any_tiny_model)
+    if whole:
+        drive.engine._halves = None
+    prompts = {f"g{number}": list(range(20, 32 + 3 * number)) for number in range(6)}
+    samplings = {key: GREEDY if index % 3 else Sampling(seed=index) for index, key in enumerate(prompts)}
+    for number, (key, prompt) in enumerate(prompts.items()):
+        drive.admit(key, prompt, samplings[key])
+        drive.prefill(key, chunk=len(prompt) - 1 - number % 2)
+    passes = passes_of(drive)
+    assert len(drive.prefill(*prompts).tokens) == len(prompts)
+    assert passes == ([(3, 1)] * 3 if whole else [(3, 1), (3, 2)])
+    assert drive.decode_until(24) == each_alone(any_tiny_model, prompts, samplings)
 
 
 def test_a_model_that_is_not_cut_gives_the_same_in_two_passes(any_tiny_model: Path) -> None:
