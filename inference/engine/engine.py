@@ -102,7 +102,7 @@ class Engine:
     def cached_tokens(self, key: str) -> int:
         """Tokens of the sequence's prompt that were found in the prefix cache instead of being run.
 
-        More may be found until its first chunk is run.
+        ``look_up_prefixes`` may find more until its first chunk is run.
         """
         row = self._rows[key]
         return min(row.cached, row.prompt_length)
@@ -171,6 +171,15 @@ class Engine:
         row.check(self.context_length, self.record.vocab_size)
         self._row_batches.warm(row)
         self._rows[key] = row
+
+    def look_up_prefixes(self) -> None:
+        """Look in the prefix cache for all parked sequences of which nothing was run, as for one that is admitted.
+
+        What it finds shortens ``remaining``: to be called before it is decided what to run. It costs nothing if nothing
+        was kept since the last call.
+        """
+        self._check_thread()
+        self._row_batches.warm_waiting(self._rows.values())
 
     def prefill(self, keys: Sequence[str], chunk_tokens: int) -> StepResult:
         """Run at most ``chunk_tokens`` tokens of each of these parked prompts.

@@ -85,6 +85,8 @@ class PrefixCache:
     def __init__(self, byte_budget: int) -> None:
         """``byte_budget``: the most that ``bytes`` will be; 0 keeps nothing."""
         self.counters: Final = PrefixCounters()
+        #: How often something was stored: who was looked up since the last time will not find more.
+        self.stored = 0
         self._budget = byte_budget
         self._bytes = 0
         self._roots: dict[str, _Node] = {}
@@ -111,14 +113,17 @@ class PrefixCache:
         self._budget = byte_budget
         self.evict(self._bytes - byte_budget, spare)
 
-    def lookup(self, namespace: str, prompt: Sequence[int]) -> Hit | None:
+    def lookup(self, namespace: str, prompt: Sequence[int], beyond: int = 0) -> Hit | None:
         """The longest known prefix of ``prompt`` in this namespace or among the published.
 
-        It leaves out the last token at least, which has to be run for what comes after it.
+        It leaves out the last token at least, which has to be run for what comes after it. None if it has no more than
+        ``beyond`` tokens.
         """
+        tokens = tuple(prompt[:-1])
         # Both are touched, though one is used: a published prefix stays while anybody sends it.
-        found = [self._find(name, tuple(prompt[:-1])) for name in dict.fromkeys((namespace, PUBLISHED))]
-        return max((hit for hit in found if hit is not None), key=lambda hit: hit.length, default=None)
+        found = [self._find(name, tokens) for name in dict.fromkeys((namespace, PUBLISHED))]
+        longest = max(found, key=_length)
+        return _hit(longest) if _length(longest) > beyond else None
 
     def record(self, hit_tokens: int) -> None:
         """Count a sequence that begins to run, ``hit_tokens`` of which were found here."""
@@ -160,6 +165,7 @@ class PrefixCache:
         else:
             last.at_end = new.at_end
         self._bytes += new.nbytes
+        self.stored += 1
         self._touch(last)
         return True
 
@@ -196,19 +202,15 @@ class PrefixCache:
         for node in [node for node in self._order if node.namespace == namespace and node not in kept]:
             self._forget(node)
 
-    def _find(self, namespace: str, tokens: tuple[int, ...]) -> Hit | None:
+    def _find(self, namespace: str, tokens: tuple[int, ...]) -> list[tuple[_Node, int]]:
+        """The path of the longest known prefix, touched; empty if there is none."""
         root = self._roots.get(namespace)
         path = _walk(root, tokens) if root is not None else []
         while path and not _may_end(*path[-1]):
             path.pop()
-        if not path:
-            return None
-        last, count = path[-1]
-        self._touch(last)
-        whole = [node.by_token for node, _ in path[:-1]]
-        pieces = [*whole, tuple(_slice(array, 0, count) for array in last.by_token)]
-        by_token = tuple(mx.concatenate(list(parts), axis=2) for parts in zip(*pieces, strict=True))
-        return Hit(sum(count for _, count in path), KeyValues(by_token, last.at_end or ()))
+        if path:
+            self._touch(path[-1][0])
+        return path
 
     def _touch(self, node: _Node) -> None:
         """Make a node and its ancestors the most recently used."""
@@ -256,6 +258,19 @@ def _walk(root: _Node, tokens: tuple[int, ...]) -> list[tuple[_Node, int]]:
         if count < len(node.tokens):
             break
     return path
+
+
+def _length(path: list[tuple[_Node, int]]) -> int:
+    return sum(count for _, count in path)
+
+
+def _hit(path: list[tuple[_Node, int]]) -> Hit:
+    """What the nodes of a path hold, in one piece."""
+    last, count = path[-1]
+    whole = [node.by_token for node, _ in path[:-1]]
+    pieces = [*whole, tuple(_slice(array, 0, count) for array in last.by_token)]
+    by_token = tuple(mx.concatenate(list(parts), axis=2) for parts in zip(*pieces, strict=True))
+    return Hit(_length(path), KeyValues(by_token, last.at_end or ()))
 
 
 def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Final
 
 from mlx.nn.layers.base import Module
 
 from inference.engine.batch import PrefillBatch
-from inference.engine.row import Row
+from inference.engine.row import Row, RowState
 from inference.engine.row_prefixes import Prefix, RowPrefixes
 from inference.engine.sampling import RowSampler
 
@@ -26,6 +27,8 @@ class RowBatches:
         self._model = model
         self._vocab_size = vocab_size
         self._prefixes = prefixes
+        #: As much had been stored in the prefix cache when all waiting rows were looked up.
+        self._stored = 0
 
     def warm(self, row: Row) -> None:
         """Begin a row with the longest prefix that is known by now."""
@@ -36,10 +39,19 @@ class RowBatches:
         elif row.prefill is None:
             row.prefill = self._fresh(row)
 
+    def warm_waiting(self, rows: Iterable[Row]) -> None:
+        """Warm those of ``rows`` that have not begun, if anything was stored since the last time, by a sequence that
+        was run while they waited."""
+        if self._stored == self._prefixes.cache.stored:
+            return
+        self._stored = self._prefixes.cache.stored
+        for row in rows:
+            if row.state is RowState.PARKED and not row.begun:
+                self.warm(row)
+
     def begin(self, row: Row) -> None:
-        """Look once more before its first chunk: since its admission another that begins alike may have been run."""
+        """Count a row, with what was found of it, when its first chunk is run."""
         if not row.begun:
-            self.warm(row)
             self._prefixes.count(row.namespace, row.cached)
             row.begun = True
 

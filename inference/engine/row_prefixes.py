@@ -77,10 +77,8 @@ class RowPrefixes:
         """The longest prefix of ``tokens`` that is known; None if it has no more than ``beyond`` tokens."""
         if namespace is None or not self.cache.byte_budget:
             return None
-        hit = self.cache.lookup(namespace, tokens)
-        if hit is None or hit.length <= beyond:
-            return None
-        return self._prefix(tokens[: hit.length], hit.key_values)
+        hit = self.cache.lookup(namespace, tokens, beyond)
+        return None if hit is None else self._prefix(tokens[: hit.length], hit.key_values)
 
     def taken_from(self, batch: PrefillBatch, key: str) -> Prefix | None:
         """What a batch has run of a sequence, to go on from whatever becomes of the batch; nothing is copied before.

@@ -183,6 +183,7 @@ class TickLoop:
         return not self.roster or time.monotonic() > self._deadline
 
     def _decide(self) -> _Plan:
+        self.roster.look_up_prefixes()
         limits, settings = self._terms.limits, self._terms.settings
         self._slot.offer(limits)
         waiting, parked = self.roster.parked, self.roster.parked_prompts(settings.speculation.drafts)

@@ -84,6 +84,10 @@ class Roster:
         )
         self._parked[sequence.key] = sequence
 
+    def look_up_prefixes(self) -> None:
+        """See what waiting prompts need not run, now that others have been run: their ``remaining`` is what will be."""
+        self._engine.look_up_prefixes()
+
     def parked_prompts(self, drafts: bool) -> list[ParkedPrompt]:
         """What ``plan_prompts`` chooses from, in the order of ``parked``. ``drafts``: the slot is offered to them."""
         return [

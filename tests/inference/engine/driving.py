@@ -39,6 +39,7 @@ class Drive:
 
     def prefill(self, *keys: str, chunk: int = 512) -> StepResult:
         """One chunk of these."""
+        self.engine.look_up_prefixes()
         return self._take(self.engine.prefill(keys, chunk))
 
     def finish_prefill(self, *keys: str, chunk: int = 512) -> None:

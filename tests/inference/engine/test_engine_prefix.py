@@ -174,6 +174,29 @@ def test_prompts_that_came_together_find_what_the_first_of_them_ran(any_tiny_mod
     assert drive.decode_until(12) == each_alone(any_tiny_model, prompts, samplings, 12)
 
 
+def test_waiting_prompts_are_looked_up_when_it_is_asked_for_and_not_when_they_are_run(
+    tiny_model: Path,
+) -> None:
+    drive = drive_cached(tiny_model)
+    engine = drive.engine
+    prompt = prompts_of(drive)["g2"]
+    for key in ("first", "second", "third"):
+        drive.admit(key, prompt, namespace="tenant")
+    drive.finish_prefill("first")
+    engine.prefill(["second"], 5)
+    assert engine.remaining("second") == len(prompt) - 5
+    assert engine.remaining("third") == len(prompt)
+    engine.look_up_prefixes()
+    assert engine.remaining("second") == len(prompt) - 5
+    assert engine.remaining("third") == 1
+    assert engine.cached_tokens("third") == len(prompt) - 1
+    drive.finish_prefill("second", "third")
+    counters = engine.prefix_counters
+    assert (counters.lookups, counters.hits, counters.hit_tokens) == (3, 1, len(prompt) - 1)
+    expected = alone(tiny_model, prompt, count=12)
+    assert drive.decode_until(12) == dict.fromkeys(("first", "second", "third"), expected)
+
+
 def test_sequences_are_counted_when_they_begin(tiny_model: Path) -> None:
     drive = drive_cached(tiny_model)
     prompt = prompts_of(drive)["g2"]

@@ -97,6 +97,25 @@ def test_a_prefix_that_cannot_be_looked_up_is_run(
     assert drive.decode_until(12)["second"] == alone(any_tiny_model, longer, count=12)
 
 
+def test_who_waits_is_looked_up_again_once_something_was_kept(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    drive = drive_cached(tiny_model)
+    engine = drive.engine
+    prompt = prompts_of(drive)["g2"]
+    drive.admit("waits", prompt, namespace="tenant")
+    run(drive, "first", prompt, 3)
+    with no_memory_for("concatenate"):
+        engine.look_up_prefixes()
+    for _ in range(3):
+        engine.look_up_prefixes()
+    assert len(told(caplog, "looked up")) == 1
+    assert engine.remaining("waits") == len(prompt), "nothing was kept since"
+    run(drive, "other", [5, 6, 7], 3)
+    engine.look_up_prefixes()
+    assert engine.remaining("waits") == 1
+
+
 @pytest.mark.parametrize(("tokens", "known"), [([1, 2, 3, 4, 5], 3), ([1, 2, 4, 5], 2), ([4, 5], 0)])
 def test_what_cannot_be_copied_is_not_kept_by_half(tokens: list[int], known: int) -> None:
     cache = PrefixCache(UNBOUNDED)
