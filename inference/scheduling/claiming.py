@@ -81,9 +81,10 @@ def choose_claim(
     """Choose among the heads of ``lanes``, by rank.
 
     ``capacity``: what the worker can take on; None: anything. ``deferrals``: its ledger after the previous choice.
-    ``promised``: the generation for which room was freed by preemption. It is tried before all others, so that
-    nobody else takes it; it counts as a grant to its lane. ``cap``: of the lanes' floor, and of the
-    higher lanes that may pass the reserved request.
+    ``promised``: the generation for which room is to be made by preemption, and ``capacity`` is what there is once it
+    is made. Nobody else is tried: what that room is taken from goes on where it is if the promised one is not there any
+    more. It counts as a grant to its lane. ``cap``: of the lanes' floor, and of the higher lanes that may pass the
+    reserved request.
     """
     waiting = {
         head.generation
@@ -106,9 +107,9 @@ def choose_claim(
                 return ClaimChoice(grant=grant, deferrals=ledger, deferred=_admissible(lacking, ledger, cap))
             case Verdict.DEFER_NO_ROOM:
                 ledger = memory.deferred(ledger, head.generation, rank, candidate.bytes)
-                lacking.setdefault(head.generation, candidate)
+                lacking[head.generation] = candidate
             case Verdict.DEFER_NO_ROW:
-                lacking.setdefault(head.generation, candidate)
+                lacking[head.generation] = candidate
                 break
             case Verdict.HOLD_FOR_RESERVED | Verdict.FITS_ELSEWHERE:
                 pass
@@ -118,12 +119,14 @@ def choose_claim(
 def _in_turn(
     lanes: Mapping[int, LaneQueue], promised: str | None, cap: int
 ) -> Iterator[tuple[int, Head, dict[int, int]]]:
-    """Every head, first in turn first (the promised one twice), with its lane and all skips once it was served."""
+    """Every head, first in turn first, or the promised one; with its lane and all skips once it was served."""
     skips = {rank: lane.skips for rank, lane in lanes.items() if lane.heads}
-    for rank in skips:
-        for head in lanes[rank].heads:
-            if head.generation == promised:
-                yield rank, head, skips_after(rank, skips.keys(), skips)
+    if promised is not None:
+        for rank in skips:
+            for head in lanes[rank].heads:
+                if head.generation == promised:
+                    yield rank, head, skips_after(rank, skips.keys(), skips)
+        return
     contending = set(skips)
     chosen, after = pick_lane(contending, skips, cap)
     while chosen is not None:

@@ -4,8 +4,10 @@ Only sequences of **strictly** lower lanes are victims, so equals never preempt 
 more than ``MOST_PREEMPTIONS`` times, so each runs to its end at last. Nobody is preempted unless that makes room: if
 all eligible victims and the cold prefix cache together do not suffice, there is no victim at all.
 
-A victim goes back to the front of its tenant's queue with its tokens kept. The room is the requester's from the same
-decision on (``choose_claim``'s ``promised``): what took it from the victims must give it to nobody else.
+A victim goes back to the front of its tenant's queue with its tokens kept. The choice is a plan: the requester is
+claimed first, against the room that the victims will leave (``choose_claim``'s ``promised``), and nobody leaves if that
+comes to nothing. So the room is the requester's before it is there, and nobody is preempted for one that another worker
+has taken or that was withdrawn.
 """
 
 from __future__ import annotations

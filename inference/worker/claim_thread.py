@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -23,11 +23,11 @@ from inference.scheduling.claiming import Candidate
 from inference.scheduling.memory import Deferrals, Verdict
 from inference.settlement import start
 from inference.worker.backoff import Backoff
-from inference.worker.holdings import Holdings
+from inference.worker.holdings import NOBODY, Holdings
 from inference.worker.kv_memory import KvMemory
 from inference.worker.metrics import ClaimKind, WorkerMetrics
 from inference.worker.progress import Progress
-from inference.worker.requests import Admit, MakeRoom
+from inference.worker.requests import Admit, PlanRoom, RoomPlan
 from inference.worker.settlement_thread import Ended, SettlementThread
 from inference.worker.threads import AWAY, WorkerThread
 from inference.worker.timeline import RunTimeline
@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 _IDLE_S: Final = 1.0
 #: How often a worker without room looks whether it was woken. Room that is made ends its wait at once.
 _LOOK_S: Final = 0.05
-#: Longest wait for the tick thread to say whom it preempts: longer than any tick that still counts as progress.
+#: Longest wait for the tick thread to say whom it would preempt: longer than any tick that still counts as progress.
 _ANSWER_S: Final = 30.0
 #: However short the lease: ticks that finished so lately do not stand still. An idle tick thread rests for half of it.
 _SHORTEST_STANDSTILL_S: Final = 1.0
@@ -50,7 +50,9 @@ class ClaimThread(WorkerThread):
     """Claims one generation after another while there is room, and passes each to the tick thread.
 
     Where there is none for what comes first, and it is of a higher lane than something that runs, the tick thread is
-    asked to make room.
+    asked who could give way. Whom that is for is claimed against their room, and they leave when it is admitted. Only
+    this thread claims for the worker, so nobody else takes that room; if the claim comes to nothing, nobody leaves.
+
 
     Nothing is claimed while no tick has finished for half a lease: others may take what a worker that hangs has lost,
     and what is new.
@@ -67,7 +69,7 @@ class ClaimThread(WorkerThread):
         settings: Callable[[], SchedulerSettings],
         settlements: SettlementThread,
         metrics: WorkerMetrics,
-        ask: Callable[[Admit | MakeRoom], object],
+        ask: Callable[[Admit | PlanRoom], object],
         progress: Progress,
     ) -> None:
         super().__init__("claims")
@@ -86,7 +88,6 @@ class ClaimThread(WorkerThread):
         self._standing_still = False
         self._failing = False
         self._deferrals: Deferrals = ()
-        self._promised: str | None = None
 
     def stop(self) -> None:
         super().stop()
@@ -113,26 +114,16 @@ class ClaimThread(WorkerThread):
             if self._ticks_stand_still():
                 self._stopped.wait(_LOOK_S)
                 continue
-            changes, asked_at = self._holdings.changes, time.monotonic()
-            outcome = claims.claim(
-                self._client,
-                self._worker,
-                self._model,
-                self._lease_s,
-                capacity=self._memory.capacity(),
-                deferrals=self._deferrals,
-                promised=self._promised,
-                cap=self._settings().lane_floor,
-            )
-            self._note(outcome)
-            if outcome.claim is not None and outcome.candidate is not None:
-                self._take(outcome.claim, outcome.candidate, asked_at)
+            changes = self._holdings.changes
+            outcome = self._claim()
             if self._failing:
                 self._failing = False
                 _log.info("claiming_recovered")
             backoff.reset()
-            made_room = bool(outcome.deferred) and self._make_room(outcome.deferred)
-            if outcome.claim is None and not made_room:
+            plan = self._plan_room(outcome.deferred)
+            if plan is not None:
+                self._claim(plan)
+            elif outcome.claim is None:
                 self._wait(wake, changes if outcome.deferred else None)
 
     def _ticks_stand_still(self) -> bool:
@@ -145,29 +136,46 @@ class ClaimThread(WorkerThread):
         self._standing_still = stands_still
         return stands_still
 
+    def _claim(self, plan: RoomPlan | None = None) -> ClaimOutcome:
+        """Claim what is next; by a plan only whom it is for, into the room of those who are to leave."""
+        victims = NOBODY if plan is None else plan.victims
+        asked_at = time.monotonic()
+        outcome = claims.claim(
+            self._client,
+            self._worker,
+            self._model,
+            self._lease_s,
+            capacity=self._memory.capacity(leaving=victims),
+            deferrals=self._deferrals,
+            promised=None if plan is None else plan.generation,
+            cap=self._settings().lane_floor,
+        )
+        self._note(outcome)
+        if outcome.claim is not None and outcome.candidate is not None:
+            self._take(outcome.claim, outcome.candidate, asked_at, victims)
+        return outcome
+
     def _note(self, outcome: ClaimOutcome) -> None:
         known = {deferral.generation for deferral in self._deferrals}
         for candidate in outcome.deferred:
             if candidate.verdict is Verdict.DEFER_NO_ROOM and candidate.head.generation not in known:
                 self._metrics.deferrals(candidate.lane_rank).add()
         self._deferrals = outcome.deferrals
-        self._promised = None
 
-    def _make_room(self, deferred: Sequence[Candidate]) -> bool:
-        """Ask for room by preemption; True: it was made, and is the promised one's."""
+    def _plan_room(self, deferred: Sequence[Candidate]) -> RoomPlan | None:
+        """Ask for room by preemption: whom it can be made for, and who would leave."""
         lowest = self._holdings.lowest_lane()
         if not self._settings().preemption or lowest is None:
-            return False
+            return None
         higher = tuple(candidate for candidate in deferred if candidate.lane_rank < lowest)
         if not higher:
-            return False
-        request = MakeRoom(higher)
+            return None
+        request = PlanRoom(higher)
         self._ask(request)
         try:
-            self._promised = request.answer.result(_ANSWER_S)
+            return request.answer.result(_ANSWER_S)
         except TimeoutError:  # the tick thread does not come on: that is told elsewhere
-            return False
-        return self._promised is not None
+            return None
 
     def _wait(self, wake: WakeListener, changes: int | None) -> None:
         """Until something comes to wait; or, ``changes`` given, until there may be room for what waits."""
@@ -179,10 +187,14 @@ class ClaimThread(WorkerThread):
             if wake.wait(0):
                 return
 
-    def _take(self, claim: Claim, candidate: Candidate, asked_at: float) -> None:
+    def _take(
+        self, claim: Claim, candidate: Candidate, asked_at: float, instead_of: Mapping[str, int]
+    ) -> None:
         key, lane = claim.task.generation, claim.task.lane
         last = claim.log[-1] if claim.log else None
         fits = candidate.verdict is not Verdict.NEVER_FITS
+        if not fits or not candidate.head.tokens:  # it has only to be ended
+            instead_of = NOBODY
         self._holdings.add(
             key,
             claim.epoch,
@@ -191,6 +203,7 @@ class ClaimThread(WorkerThread):
             occupies_slot=fits and not isinstance(last, End),
             bytes_=candidate.bytes,
             tenant=claim.task.tenant,
+            instead_of=instead_of,
         )
         try:
             if isinstance(last, End):
@@ -204,7 +217,7 @@ class ClaimThread(WorkerThread):
                 return
             else:
                 kind = _kind_of(claim)
-                self._ask(Admit(claim, fits=fits))
+                self._ask(Admit(claim, fits=fits, instead_of=instead_of))
         except BaseException:
             self._give_back(claim)
             raise

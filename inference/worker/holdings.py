@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+#: Epochs by generation, of none.
+NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class _Holding:
     epoch: int
     lane_rank: int
+    tenant: str
     occupies_slot: bool
     bytes: int
+    instead_of: Mapping[str, int]
     leased_until: float
 
 
@@ -22,6 +30,9 @@ class Holdings:
     A claim takes one of ``slots``, and the bytes of KV memory that it was given, until its generation has ended; its
     lease is kept until it is settled. Who acts on a holding names its epoch, so that an earlier claim of the same
     generation ends without touching a later one.
+
+    A claim that was made *instead of* others, which are to leave for it, has their room: whoever claims next sees
+    theirs as gone and its own as taken. It has to ``take_room`` first: until then they run, and it does not.
     """
 
     def __init__(self, slots: int, lease_s: float) -> None:
@@ -57,17 +68,23 @@ class Holdings:
         with self._changed:
             self._note_change()
 
-    def occupied(self) -> tuple[int, int]:
-        """Slots taken, and bytes given to those who took them."""
+    def occupied(self, leaving: Mapping[str, int] = NOBODY) -> tuple[int, int]:
+        """Slots taken, and bytes given to those who took them, once ``leaving`` (epochs by generation) have left."""
         with self._changed:
-            taken = [holding.bytes for holding in self._held.values() if holding.occupies_slot]
+            left = set(leaving.items()).union(*(one.instead_of.items() for one in self._held.values()))
+            taken = [
+                holding.bytes
+                for generation, holding in self._held.items()
+                if holding.occupies_slot and (generation, holding.epoch) not in left
+            ]
             return len(taken), sum(taken)
 
     def given_since(self) -> tuple[int, frozenset[str]]:
-        """Bytes that are given away, and the tenants that were given some since this was asked last."""
+        """Bytes given to those that have their room by now, and the tenants that got some since this was asked last."""
         with self._changed:
             requesters, self._requesters = frozenset(self._requesters), set()
-            return self.occupied()[1], requesters
+            given = sum(one.bytes for one in self._held.values() if one.occupies_slot and not one.instead_of)
+            return given, requesters
 
     def bytes_of(self, generation: str) -> int:
         """What a generation was given; 0 for one that is not held."""
@@ -90,13 +107,25 @@ class Holdings:
         occupies_slot: bool,
         bytes_: int = 0,
         tenant: str = "",
+        instead_of: Mapping[str, int] = NOBODY,
     ) -> None:
-        """Record a ``tenant``'s claim that was asked for at ``claimed_at`` (monotonic seconds) and given ``bytes_``."""
+        """Record a ``tenant``'s claim that was asked for at ``claimed_at`` (monotonic seconds) and given ``bytes_``.
+
+        ``instead_of``: those that are to leave for it, epochs by generation.
+        """
         with self._changed:
-            self._requesters.add(tenant)
+            if not instead_of:
+                self._requesters.add(tenant)
             self._held[generation] = _Holding(
-                epoch, lane_rank, occupies_slot, bytes_, claimed_at + self._lease_s
+                epoch, lane_rank, tenant, occupies_slot, bytes_, instead_of, claimed_at + self._lease_s
             )
+
+    def take_room(self, generation: str, epoch: int) -> None:
+        """It is about to run. Whoever was to leave for it is counted beside it again, until gone."""
+        with self._changed:
+            if self._holds(generation, epoch):
+                self._requesters.add(self._held[generation].tenant)
+                self._held[generation].instead_of = NOBODY
 
     def vacate(self, generation: str, epoch: int) -> None:
         """It has ended and frees its slot; the lease is kept for settlement."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.memory import Capacity, Room
-from inference.worker.holdings import Holdings
+from inference.worker.holdings import NOBODY, Holdings
 
 #: The prefix cache's share of the budget where the operator has set none.
 _CACHE_SHARE: Final = 0.25
@@ -56,9 +57,9 @@ class KvMemory:
         self._bytes_per_token = bytes_per_token
         self._step = step
 
-    def capacity(self) -> Capacity:
-        """What can be taken on now."""
-        rows, reserved = self._holdings.occupied()
+    def capacity(self, leaving: Mapping[str, int] = NOBODY) -> Capacity:
+        """What can be taken on now, or once ``leaving`` (epochs by generation) have left."""
+        rows, reserved = self._holdings.occupied(leaving)
         return Capacity(
             room=Room(
                 budget=self.budget.total,

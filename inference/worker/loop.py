@@ -20,6 +20,7 @@ from inference.models import RunOutcome
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.claiming import Candidate
 from inference.scheduling.faults import BackendHealth, Work, backend_suspected, is_cause, suspicion_after
+from inference.scheduling.preemption import Requester
 from inference.scheduling.prefill import PrefillLedger
 from inference.scheduling.quiet import PromptPlan, plan_prompts
 from inference.scheduling.tick import Action, TickDecision, TickState, decide_tick, is_producing
@@ -34,14 +35,15 @@ from inference.worker.requests import (
     Cancel,
     Drain,
     Drop,
-    MakeRoom,
+    PlanRoom,
     Publish,
     Reconfigure,
     Request,
+    RoomPlan,
     Rule,
     UseDrafter,
 )
-from inference.worker.room_making import room_for, victims_of
+from inference.worker.room_making import room_for, still_needed, victims_of
 from inference.worker.roster import Roster
 from inference.worker.sequences import RunningSequence, failed_end, too_large
 from inference.worker.slot import SpeculativeSlot
@@ -171,7 +173,7 @@ class TickLoop:
                 self._requeue(request.claim.task.generation, request.claim.epoch)
                 timeline = RunTimeline(request.claim, request.claimed_at)
                 self._outbox.report(timeline.left(RunOutcome.REQUEUED))
-            elif isinstance(request, MakeRoom):
+            elif isinstance(request, PlanRoom):
                 request.answer.set_result(None)
         for sequence in self.roster:
             self._leave(sequence, RunOutcome.REQUEUED)
@@ -347,10 +349,10 @@ class TickLoop:
 
     def _carry_out(self, request: Request) -> None:
         match request:
-            case Admit(claim, fits, claimed_at):
-                self._admit(claim, fits, claimed_at)
-            case MakeRoom(candidates, answer):
-                self._make_room(candidates, answer)
+            case Admit(claim, fits, claimed_at, instead_of):
+                self._admit(claim, fits, claimed_at, instead_of)
+            case PlanRoom(candidates, answer):
+                self._plan_room(candidates, answer)
             case Drop(epochs):
                 for key, epoch in epochs.items():
                     self._lose(key, epoch)
@@ -368,7 +370,7 @@ class TickLoop:
             case Drain(grace_s):
                 self._deadline = time.monotonic() + grace_s
 
-    def _admit(self, claim: Claim, fits: bool, claimed_at: float) -> None:
+    def _admit(self, claim: Claim, fits: bool, claimed_at: float, instead_of: Mapping[str, int]) -> None:
         task, key = claim.task, claim.task.generation
         earlier = self.roster.find(key)
         if earlier is not None:  # its lease had lapsed, and it was this worker that claimed it again
@@ -376,6 +378,8 @@ class TickLoop:
         if not self._holdings.holds(key, claim.epoch):
             self._outbox.report(RunTimeline(claim, claimed_at).left(RunOutcome.LOST))
             return
+        if instead_of:
+            self._holdings.take_room(key, claim.epoch)
         self._admissions += 1
         try:
             sequence = RunningSequence(claim, self._admissions, self._engine.tokenizer, claimed_at)
@@ -387,6 +391,8 @@ class TickLoop:
             else:
                 entries = sequence.fail(0, too_large(task.cost, self._memory.longest_sequence()))
             if not (entries and isinstance(entries[-1], End)):
+                if instead_of:
+                    self._preempt(claim, instead_of)
                 self.roster.admit(sequence)
                 self.board.admitted()
         except Exception:  # noqa: BLE001 (whatever it is, it costs this generation only)
@@ -417,21 +423,38 @@ class TickLoop:
             self._remove(sequence)
             self._outbox.send(sequence, sequence.cancel(reason, prompt_tokens))
 
-    def _make_room(self, candidates: Sequence[Candidate], answer: Future[str | None]) -> None:
-        """Preempt for the first candidate that it helps: its room is free when this returns."""
+    def _plan_room(self, candidates: Sequence[Candidate], answer: Future[RoomPlan | None]) -> None:
+        """Say for which candidate first room can be made, and who would have to leave. Nobody does."""
+        self._free_what_ended()
         victims = victims_of(self.roster, self._slot, self._holdings)
         found = room_for(candidates, self._memory.capacity(), victims)
         if found is None:
             answer.set_result(None)
             return
         candidate, preemption = found
-        for key in preemption.victims:
-            sequence = self.roster[key]
+        epochs = {key: self.roster[key].epoch for key in preemption.victims}
+        answer.set_result(RoomPlan(candidate.head.generation, epochs))
+
+    def _preempt(self, claim: Claim, instead_of: Mapping[str, int]) -> None:
+        """Have those leave in whose room ``claim`` is about to run, as far as it still needs that."""
+        self._free_what_ended()
+        key = claim.task.generation
+        preemption = still_needed(
+            Requester(claim.task.lane_rank, self._holdings.bytes_of(key)),
+            victims_of(self.roster, self._slot, self._holdings, among=instead_of),
+            self._memory.capacity(leaving={key: claim.epoch}),
+        )
+        for victim in preemption.victims:
+            sequence = self.roster[victim]
             self._metrics.preemptions(sequence.task.lane).add()
             self._leave(sequence, RunOutcome.PREEMPTED)
-            self._requeue(key, sequence.epoch, preempted=True)
-        self._engine.evict(preemption.reclaim, spare={candidate.head.tenant})
-        answer.set_result(candidate.head.generation)
+            self._requeue(victim, sequence.epoch, preempted=True)
+        self._engine.evict(preemption.reclaim, spare={claim.task.tenant})
+
+    def _free_what_ended(self) -> None:
+        """What has ended in this turn, as by a cancel, gives its room back when its end is published."""
+        if self._outbox:
+            self._publish()
 
     # What ends a sequence without an end of its own
 

@@ -13,6 +13,7 @@ from inference.messages import CancelReason
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.claiming import Candidate
 from inference.scheduling.speculation import Verdict
+from inference.worker.holdings import NOBODY
 
 if TYPE_CHECKING:
     from inference.engine.drafting.drafter import Drafter
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
 class Admit:
     """Run a generation that was claimed at ``claimed_at`` (monotonic seconds).
 
-    Not ``fits``: it needs more KV memory than there is, and is to be ended.
+    Not ``fits``: it needs more KV memory than there is, and is to be ended. ``instead_of``: those whose room it was
+    given, epochs by generation. They are preempted when it is put into the engine, as far as that is still needed.
     """
 
     claim: Claim
     fits: bool = True
     claimed_at: float = field(default_factory=time.monotonic)
+    instead_of: Mapping[str, int] = field(default_factory=lambda: NOBODY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +83,22 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class MakeRoom:
-    """Preempt for the first of ``candidates`` for which that can make room.
+class RoomPlan:
+    """Room can be made for ``generation`` if these ``victims``, epochs by generation, leave. They have not."""
 
-    ``answer``: its generation, once its room is free; None if there is no such candidate.
+    generation: str
+    victims: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRoom:
+    """Say for the first of ``candidates`` for which preemption can make room who would have to leave. Nobody does.
+
+    ``answer``: None if there is no such candidate.
     """
 
     candidates: tuple[Candidate, ...]
-    answer: Future[str | None] = field(default_factory=Future)
+    answer: Future[RoomPlan | None] = field(default_factory=Future)
 
 
-Request = Admit | Drop | Cancel | Reconfigure | UseDrafter | Rule | Publish | Drain | MakeRoom
+Request = Admit | Drop | Cancel | Reconfigure | UseDrafter | Rule | Publish | Drain | PlanRoom

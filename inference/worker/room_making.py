@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from inference.scheduling.claiming import Candidate
 from inference.scheduling.memory import Capacity
@@ -17,15 +17,16 @@ def room_for(
 ) -> tuple[Candidate, Preemption] | None:
     """The first candidate for which preemption makes room, and who has to go; None if there is none."""
     for candidate in candidates:
-        preemption = _preemption(candidate, victims, capacity)
+        requester = Requester(candidate.lane_rank, candidate.bytes)
+        preemption = _preemption(requester, victims, capacity)
         if preemption is not None:
             return candidate, preemption
     return None
 
 
-def _preemption(candidate: Candidate, victims: Sequence[Victim], capacity: Capacity) -> Preemption | None:
+def _preemption(requester: Requester, victims: Sequence[Victim], capacity: Capacity) -> Preemption | None:
     return choose_victims(
-        Requester(candidate.lane_rank, candidate.bytes),
+        requester,
         victims,
         capacity.room.free(capacity.decoding),
         capacity.free_rows,
@@ -33,8 +34,28 @@ def _preemption(candidate: Candidate, victims: Sequence[Victim], capacity: Capac
     )
 
 
-def victims_of(roster: Roster, slot: SpeculativeSlot, holdings: Holdings) -> list[Victim]:
-    """All that run, as preemption sees them."""
+def still_needed(requester: Requester, planned: Sequence[Victim], capacity: Capacity) -> Preemption:
+    """Who of those that were to leave for ``requester`` has to, in the ``capacity`` that there is now without it.
+
+    Fewer than planned where others have ended meanwhile. All, where not even that suffices any more, as after a budget
+    was lowered: the requester has been claimed by then.
+    """
+    preemption = _preemption(requester, planned, capacity)
+    if preemption is not None:
+        return preemption
+    missing = requester.bytes - sum(victim.bytes for victim in planned)
+    return Preemption(
+        tuple(victim.key for victim in planned), capacity.room.reclaim_for(missing, capacity.decoding)
+    )
+
+
+def victims_of(
+    roster: Roster, slot: SpeculativeSlot, holdings: Holdings, among: Mapping[str, int] | None = None
+) -> list[Victim]:
+    """All that run, or those of them ``among`` these (epochs by generation), as preemption sees them.
+
+    Not one that is another worker's by now: nothing is held for it that it could give.
+    """
     return [
         Victim(
             key=sequence.key,
@@ -46,4 +67,6 @@ def victims_of(roster: Roster, slot: SpeculativeSlot, holdings: Holdings) -> lis
             occupation=slot.occupation_of(sequence),
         )
         for sequence in roster
+        if holdings.runs(sequence.key, sequence.epoch)
+        and (among is None or among.get(sequence.key) == sequence.epoch)
     ]

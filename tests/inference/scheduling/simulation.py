@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -155,11 +155,13 @@ class Worker:
 
     @property
     def room(self) -> Room:
-        reserved = sum(one.bytes for one in self.running)
+        return self._room(self.running)
+
+    def _room(self, running: Iterable[Sequence]) -> Room:
         return Room(
             budget=self.machine.budget,
             watermark=self.machine.watermark,
-            reserved=reserved,
+            reserved=sum(one.bytes for one in running),
             cached=self.cached,
         )
 
@@ -171,13 +173,14 @@ class Worker:
     def parked(self) -> list[Sequence]:
         return sorted((one for one in self.running if one.remaining), key=lambda one: one.order)
 
-    @property
-    def capacity(self) -> Capacity:
+    def capacity(self, leaving: Collection[Sequence] = ()) -> Capacity:
+        """What can be taken on, once these have left."""
+        staying = [one for one in self.running if one not in leaving]
         return Capacity(
-            room=self.room,
+            room=self._room(staying),
             bytes_per_token=1,
             step=STEP,
-            free_rows=self.machine.rows - len(self.running),
+            free_rows=self.machine.rows - len(staying),
             decoding=bool(self.decoding),
         )
 
@@ -208,23 +211,25 @@ class Worker:
 
     def claim(self) -> None:
         """Take on what can be, and make room for higher lanes, until nothing changes."""
-        promised: str | None = None
         if self.refused == self._situation():
             return
         while True:
-            lanes = self._lanes()
-            choice = choose_claim(
-                lanes, capacity=self.capacity, deferrals=self.deferrals, promised=promised, cap=CAP
-            )
-            self._watch(choice, lanes, in_turn=promised is None)
-            self.deferrals = choice.deferrals
+            choice = self._choose()
             if choice.grant is not None:
-                assert promised in (None, choice.grant.candidate.head.generation), "it took promised room"
                 self._apply(choice)
-            promised = self._preempt(choice.deferred) if self.machine.preempts else None
-            if choice.grant is None and promised is None:
+            made_room = self.machine.preempts and self._make_room(choice.deferred)
+            if choice.grant is None and not made_room:
                 self.refused = self._situation()
                 return
+
+    def _choose(self, promised: str | None = None, leaving: Collection[Sequence] = ()) -> ClaimChoice:
+        lanes = self._lanes()
+        choice = choose_claim(
+            lanes, capacity=self.capacity(leaving), deferrals=self.deferrals, promised=promised, cap=CAP
+        )
+        self._watch(choice, lanes, in_turn=promised is None)
+        self.deferrals = choice.deferrals
+        return choice
 
     def _situation(self) -> tuple[object, ...]:
         """All that a claim's answer depends on."""
@@ -264,8 +269,8 @@ class Worker:
         assert self.room.reserved + self.cached + kept_free <= self.machine.budget
         assert len(self.running) <= self.machine.rows
 
-    def _preempt(self, deferred: tuple[Candidate, ...]) -> str | None:
-        """Make room for the first for whom it can be made."""
+    def _make_room(self, deferred: tuple[Candidate, ...]) -> bool:
+        """Take on the first for whom room can be made: it is claimed, and then those leave who are in its way."""
         sequences = {one.request.name: one for one in self.running}
         victims = [
             Victim(
@@ -278,7 +283,7 @@ class Worker:
             )
             for name, one in sequences.items()
         ]
-        capacity = self.capacity
+        capacity = self.capacity()
         for candidate in deferred:
             answer = choose_victims(
                 Requester(candidate.lane_rank, candidate.bytes),
@@ -289,16 +294,22 @@ class Worker:
             )
             if answer is None or not answer.victims:
                 continue
-            self.cached -= answer.reclaim
-            for key in answer.victims:
-                request = sequences[key].request
+            leaving = [sequences[key] for key in answer.victims]
+            choice = self._choose(candidate.head.generation, leaving)
+            assert choice.grant is not None, "what was planned is not enough"
+            assert choice.grant.candidate.head.generation == candidate.head.generation
+            for sequence in leaving:
+                request = sequence.request
                 assert request.lane > candidate.lane_rank, "only a strictly lower lane gives way"
                 request.preempted += 1
                 assert request.preempted <= MOST_PREEMPTIONS
-                self._leave(sequences[key])
-                self.queue.append(request)
-            return candidate.head.generation
-        return None
+                self._leave(sequence)
+            cached = self.cached
+            self._apply(choice)
+            assert cached - self.cached <= answer.reclaim
+            self.queue += [sequence.request for sequence in leaving]
+            return True
+        return False
 
     # One tick
 

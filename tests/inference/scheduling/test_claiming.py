@@ -138,13 +138,14 @@ def test_one_that_lacks_bytes_lets_a_higher_lane_ask_for_room() -> None:
     assert lacking(choice) == [("c1", Verdict.DEFER_NO_ROOM), ("a1", Verdict.DEFER_NO_ROOM)]
 
 
-def test_the_promised_generation_takes_the_room_that_was_freed_for_it() -> None:
+def test_the_promised_generation_takes_the_room_that_is_made_for_it_and_nobody_else_does() -> None:
     lanes = {0: lane(head("a1", 70), skips=1), 2: lane(head("b1", 80), head("c1", 10), skips=CAP)}
     choice = choose_claim(lanes, capacity=offer(), promised="a1")
     assert claimed(choice) == "a1"
     assert choice.grant is not None
     assert choice.grant.skips == {0: 0, 2: CAP + 1}
-    assert claimed(choose_claim(lanes, capacity=offer(), promised="gone")) == "b1"
+    gone = choose_claim(lanes, capacity=offer(), promised="gone")
+    assert (gone.grant, gone.deferred) == (None, ())
 
 
 def test_inside_its_lane_too_and_the_tags_of_those_before_it_stay() -> None:
@@ -155,12 +156,12 @@ def test_inside_its_lane_too_and_the_tags_of_those_before_it_stay() -> None:
     assert choice.grant.service.finishes["a"] == 3
 
 
-def test_a_promise_is_not_tried_twice_and_does_not_break_a_reservation() -> None:
+def test_a_promise_does_not_break_a_reservation_and_is_deferred_where_its_room_is_not_enough() -> None:
     lanes = {1: lane(head("a1", 70), head("b1", 10))}
     kept = (Deferral("a1", 1, 70, passes=RESERVED_AFTER),)
     choice = choose_claim(lanes, capacity=offer(reserved=60), deferrals=kept, promised="b1")
     assert choice.grant is None
-    assert lacking(choice) == [("a1", Verdict.DEFER_NO_ROOM)]
+    assert (choice.deferred, choice.deferrals) == ((), kept)
     choice = choose_claim(lanes, capacity=offer(reserved=60), promised="a1")
     assert lacking(choice) == [("a1", Verdict.DEFER_NO_ROOM)]
 

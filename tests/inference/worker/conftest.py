@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from inference.models import DrafterKind, LanguageModel
 from inference.scheduler_settings import SchedulerSettings, SpeculationSettings
 from inference.scheduling.speculation import SpeculationMode, Verdict
 from inference.scheduling.tick import Action, PrefillLimits
-from inference.worker.holdings import Holdings
+from inference.worker.holdings import NOBODY, Holdings
 from inference.worker.kv_memory import KvBudget, KvMemory
 from inference.worker.loop import LoopEnd, TickLoop
 from inference.worker.metrics import WorkerMetrics
@@ -164,10 +164,11 @@ class HandDrivenWorker:
             SpeculationProfile(settings.speculation, lambda _, verdict: self.verdicts.append(verdict)),
         )
 
-    def claim(self, promised: str | None = None) -> Claim:
-        """Claim what is next (and fits), and leave it to the next tick to be admitted."""
+    def claim(self, promised: str | None = None, instead_of: Mapping[str, int] = NOBODY) -> Claim:
+        """Claim what is next (and fits), or what is promised the room of others, and leave it to the next tick to be
+        admitted."""
         asked_at = time.monotonic()
-        capacity = self.memory.capacity()
+        capacity = self.memory.capacity(leaving=instead_of)
         outcome = claims.claim(
             self.client, self.name, self._model, self._lease_s, capacity=capacity, promised=promised
         )
@@ -182,8 +183,9 @@ class HandDrivenWorker:
             occupies_slot=True,
             bytes_=candidate.bytes,
             tenant=claim.task.tenant,
+            instead_of=instead_of,
         )
-        self.loop.ask(Admit(claim))
+        self.loop.ask(Admit(claim, instead_of=instead_of))
         return claim
 
     def turn(self) -> Action:

@@ -18,7 +18,7 @@ from inference.worker.progress import Progress
 from inference.worker.requests import Drop
 from tests.inference.dispatch.conftest import let_lease_lapse, make_task
 
-A, B = "a" * 32, "b" * 32
+A, B, C = "a" * 32, "b" * 32, "c" * 32
 
 
 class Stalled(Progress):
@@ -147,6 +147,35 @@ def test_a_slot_is_free_when_its_generation_has_ended_and_the_lease_lasts_until_
     assert holdings.epochs() == {A: 1}
     holdings.release(A, 1)
     assert holdings.epochs() == {}
+
+
+def test_a_claim_in_the_room_of_others_counts_in_their_stead_until_it_takes_it() -> None:
+    """For the next claim. What runs meanwhile, and takes memory, is them."""
+    holdings = Holdings(2, 5.0)
+    now = time.monotonic()
+    for generation, bytes_ in ((A, 7), (B, 5)):
+        holdings.add(generation, 1, now, lane_rank=1, occupies_slot=True, bytes_=bytes_, tenant=generation)
+    assert holdings.occupied(leaving={A: 1, B: 2}) == (1, 5), "another claim of it stays"
+    assert holdings.given_since() == (12, {A, B})
+    holdings.add(C, 1, now, lane_rank=0, occupies_slot=True, bytes_=9, tenant=C, instead_of={A: 1})
+    assert holdings.occupied() == (2, 14)
+    assert holdings.given_since() == (12, frozenset())
+    holdings.take_room(C, 2)
+    assert holdings.occupied() == (2, 14), "another claim's"
+    holdings.take_room(C, 1)
+    assert holdings.occupied() == (3, 21)
+    assert holdings.given_since() == (21, {C})
+    holdings.release(A, 1)
+    assert holdings.occupied() == (2, 14)
+
+
+def test_those_that_were_to_leave_are_there_again_when_the_claim_in_their_room_is_let_go_of() -> None:
+    holdings = Holdings(1, 5.0)
+    holdings.add(A, 1, time.monotonic(), lane_rank=1, occupies_slot=True, bytes_=7)
+    holdings.add(B, 1, time.monotonic(), lane_rank=0, occupies_slot=True, bytes_=9, instead_of={A: 1})
+    assert holdings.occupied() == (1, 9)
+    holdings.release(B, 1)
+    assert holdings.occupied() == (1, 7)
 
 
 def test_an_earlier_claims_end_does_not_touch_the_later_one() -> None:

@@ -12,10 +12,10 @@ import redis
 from inference.dispatch import claims
 from inference.dispatch.claims import ClaimOutcome
 from inference.engine.engine import Engine
-from inference.messages import EndState
+from inference.messages import CancelReason, EndState
 from inference.models import LanguageModel
 from inference.scheduling.memory import Verdict
-from inference.worker.requests import MakeRoom, Request
+from inference.worker.requests import Admit, Cancel, PlanRoom, Request, RoomPlan
 from tests.inference.doors import entitled_principal
 from tests.inference.worker.conftest import (
     ENDLESS,
@@ -51,12 +51,26 @@ def look(worker: HandDrivenWorker) -> ClaimOutcome:
     return outcome
 
 
-def make_room(worker: HandDrivenWorker) -> str | None:
-    """Ask the tick thread to preempt for what comes first."""
-    request = MakeRoom(look(worker).deferred)
+def make_room(worker: HandDrivenWorker) -> RoomPlan | None:
+    """Ask the tick thread who would give way to what comes first."""
+    request = PlanRoom(look(worker).deferred)
     worker.loop.ask(request)
     worker.turn()
     return request.answer.result(0)
+
+
+def plan_for(worker: HandDrivenWorker, generation: str) -> RoomPlan:
+    """The plan that makes room for it, and for no other."""
+    plan = make_room(worker)
+    assert plan is not None
+    assert plan.generation == generation
+    return plan
+
+
+def made_room(worker: HandDrivenWorker, generation: str) -> None:
+    """It takes the place of whoever has to give way to it."""
+    plan = plan_for(worker, generation)
+    worker.claim(generation, plan.victims)
 
 
 def test_a_higher_lane_takes_the_row_of_a_lower_one_which_goes_on_to_the_token(
@@ -70,9 +84,12 @@ def test_a_higher_lane_takes_the_row_of_a_lower_one_which_goes_on_to_the_token(
     assert before
     high = ask(model, HIGH, prompt=PROMPT[:7], max_tokens=3)
     assert look(worker).deferred[0].verdict is Verdict.DEFER_NO_ROW
-    assert make_room(worker) == high
+    plan = make_room(worker)
+    assert plan == RoomPlan(high, {low: 1})
+    worker.claim(high, plan.victims)
+    assert worker.loop.roster.find(low) is not None, "it goes on until the other is admitted"
+    worker.turn()
     assert (worker.metrics.preemptions(LOW).value, worker.metrics.requeues.value) == (1, 1)
-    worker.claim(promised=high)
     worker.run_dry()
     assert end_of(worker.log(high)).state is EndState.COMPLETED
     resumed = worker.claim()
@@ -105,13 +122,120 @@ def test_one_sequence_makes_room_twice_and_no_more(
         worker.claim()
         worker.turns(3)
         high = ask(model, HIGH, max_tokens=2)
-        assert make_room(worker) == high
-        worker.claim(promised=high)
+        made_room(worker, high)
         worker.run_dry()
     worker.claim()
     worker.turns(3)
     ask(model, HIGH, max_tokens=2)
     assert make_room(worker) is None
+
+
+# Between the plan and the admission
+
+
+@pytest.fixture
+def of_two_slots(model: LanguageModel, engine: Engine, valkey: redis.Redis) -> Iterator[HandDrivenWorker]:
+    yield HandDrivenWorker(engine, valkey, model.name, settings=replace(SETTINGS, slots=2))
+    for key in engine.keys:
+        engine.drop(key)
+
+
+def full_of_low(worker: HandDrivenWorker, model: LanguageModel) -> tuple[str, str]:
+    """Two streams of the low lane; the first of them has said more, so that the other would have to leave."""
+    first = ask(model, LOW, max_tokens=ENDLESS)
+    worker.claim()
+    worker.turns(6)
+    second = ask(model, LOW, max_tokens=ENDLESS)
+    worker.claim()
+    worker.turn_until(lambda: worker.loop.roster.decoding_rows == 2)
+    return first, second
+
+
+def running(worker: HandDrivenWorker) -> set[str]:
+    return {sequence.key for sequence in worker.loop.roster}
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_nobody_leaves_where_the_victim_or_another_has_ended_meanwhile(
+    of_two_slots: HandDrivenWorker, model: LanguageModel, ended: int
+) -> None:
+    """Also by a cancel that is carried out in the turn of the admission."""
+    worker = of_two_slots
+    low = full_of_low(worker, model)
+    high = ask(model, HIGH, max_tokens=ENDLESS)
+    plan = plan_for(worker, high)
+    assert plan.victims == {low[1]: 1}
+    worker.loop.ask(Cancel({low[ended]: CancelReason.CLIENT_REQUESTED}))
+    worker.claim(high, plan.victims)
+    worker.turn()
+    assert running(worker) == {low[1 - ended], high}
+    assert worker.metrics.preemptions(LOW).value == 0
+    assert worker.memory.capacity().free_rows == 0
+
+
+def test_all_that_were_to_leave_do_where_there_is_less_room_than_was_planned_with(
+    of_two_slots: HandDrivenWorker, model: LanguageModel
+) -> None:
+    worker = of_two_slots
+    first, _ = full_of_low(worker, model)
+    high = ask(model, HIGH, max_tokens=ENDLESS)
+    plan = plan_for(worker, high)
+    worker.claim(high, plan.victims)
+    worker.holdings.resize(1)
+    worker.turn()
+    assert running(worker) == {first, high}
+
+
+def test_nobody_leaves_for_one_that_was_lost_before_it_is_admitted(
+    of_two_slots: HandDrivenWorker, model: LanguageModel
+) -> None:
+    worker = of_two_slots
+    low = full_of_low(worker, model)
+    high = ask(model, HIGH, max_tokens=ENDLESS)
+    plan = plan_for(worker, high)
+    worker.claim(high, plan.victims)
+    assert worker.memory.capacity().free_rows == 0, "the room that there will be is given away"
+    worker.holdings.release(high, 1)
+    assert worker.memory.capacity().free_rows == 0, "and is theirs again"
+    worker.turn()
+    assert running(worker) == set(low)
+    assert worker.metrics.preemptions(LOW).value == 0
+
+
+def test_nobody_leaves_for_one_that_is_only_to_be_ended(
+    of_two_slots: HandDrivenWorker, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = of_two_slots
+    low = full_of_low(worker, model)
+    high = ask(model, HIGH, max_tokens=ENDLESS)
+    plan = plan_for(worker, high)
+    late: list[Admit] = []
+    with monkeypatch.context() as unasked:
+        unasked.setattr(worker.loop, "ask", late.append)
+        worker.claim(high, plan.victims)
+    [admit] = late
+    worker.loop.ask(replace(admit, claim=replace(admit.claim, cancel=CancelReason.CLIENT_REQUESTED)))
+    worker.turn()
+    assert end_of(worker.log(high)).state is EndState.CANCELLED
+    assert running(worker) == set(low)
+    assert worker.metrics.preemptions(LOW).value == 0
+    assert worker.memory.capacity().free_rows == 0
+
+
+def test_what_was_cancelled_in_the_same_turn_has_given_its_room_back_when_room_is_planned(
+    of_two_slots: HandDrivenWorker, model: LanguageModel
+) -> None:
+    worker = of_two_slots
+    _, second = full_of_low(worker, model)
+    high = ask(model, HIGH, max_tokens=2)
+    request = PlanRoom(look(worker).deferred)
+    worker.loop.ask(Cancel({second: CancelReason.CLIENT_REQUESTED}))
+    worker.loop.ask(request)
+    worker.turn()
+    assert request.answer.result(0) == RoomPlan(high, {})
+
+
+# Memory
 
 
 def test_what_does_not_fit_waits_until_it_does_and_what_fits_passes(
@@ -154,7 +278,7 @@ def test_while_rows_decode_the_watermark_is_kept_free(
 
 
 def test_of_the_prefix_cache_the_requester_s_own_goes_last(
-    model: LanguageModel, engine: Engine, valkey: redis.Redis
+    model: LanguageModel, engine: Engine, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = engine.kv_step * engine.kv_bytes_per_token
     room = replace(SETTINGS, kv_budget_bytes=4 * step, kv_watermark_percent=0, prefix_cache_bytes=4 * step)
@@ -170,9 +294,16 @@ def test_of_the_prefix_cache_the_requester_s_own_goes_last(
     worker.turns(3)
     high = submit(model, by=requester, requested_lane=HIGH, prompt=[*own, 7], max_tokens=2 * engine.kv_step)
     evictions = engine.prefix_counters.evictions
-    assert make_room(worker) == high
+    late: list[Request] = []
+    plan = plan_for(worker, high)
+    with monkeypatch.context() as during_a_tick:
+        during_a_tick.setattr(worker.loop, "ask", late.append)
+        worker.claim(high, plan.victims)
+        worker.turn()
+    assert engine.prefix_counters.evictions == evictions, "its room is its victim's still"
+    worker.loop.ask(*late)
+    worker.turn()
     assert engine.prefix_counters.evictions > evictions, "the victim's bytes do not suffice"
-    worker.claim(promised=high)
     worker.turn_until(lambda: len(worker.log(high)) > 0)
     assert worker.loop.roster[high].cached_tokens >= len(own)
     for key in engine.keys:

@@ -25,7 +25,7 @@ from inference.models.generation import GenerationState
 from inference.scheduling.speculation import SpeculationMode
 from inference.worker.drafting import Drafting, drafts_otherwise
 from inference.worker.metrics import Stage
-from inference.worker.requests import Drop, Reconfigure, UseDrafter
+from inference.worker.requests import Drop, Reconfigure, RoomPlan, UseDrafter
 from tests.inference.dispatch.conftest import let_lease_lapse
 from tests.inference.doors import entitled_principal, row
 from tests.inference.engine.speculating import ScriptedDrafter, knowing
@@ -298,9 +298,12 @@ def test_a_higher_lane_takes_the_room_of_who_is_at_the_slot_and_it_goes_on_to_th
     assert make_room(worker) is None, "equals and lower ones wait"
     worker.turn_until(lambda: stage_of(worker, victim) is stage)
     high = ask(model, "high", prompt=SHORT, max_tokens=3)
-    assert make_room(worker) == high
+    plan = make_room(worker)
+    assert plan == RoomPlan(high, {victim: 1})
+    worker.turn_until(lambda: stage_of(worker, victim) is stage)
+    worker.claim(high, plan.victims)
+    worker.turn()
     assert stage_of(worker, victim) is None
-    worker.claim(promised=high)
     worker.run_dry()
     resumed = [worker.claim(), worker.claim()]
     assert {claim.task.generation for claim in resumed} == {victim, equal}
