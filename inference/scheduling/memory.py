@@ -4,6 +4,12 @@ A request is given room for its whole sequence, prompt and max tokens, when it i
 for lack of memory later. What the prefix cache holds of its prompt is not deducted, because a row of a batch is a
 dense copy: the hit saves the work of running those tokens, not their bytes.
 
+Rows that decode together are one array, in which every row is as long as the longest: the others are padded
+(``BatchKVCache.extend`` of mlx-lm). So what is reserved for ``n`` sequences that were given ``b1 ... bn`` bytes is not
+their sum but ``n × max(b1 ... bn)`` (``batch_bytes``). All count, those whose prompt is still run or that have the
+speculative slot too: each may join the batch. No order of joining and leaving takes more: each row is within what its
+sequence was given, and whoever leaves takes the padding along that was only for it.
+
 The prefix cache lives in the same budget and gives way: its cold entries are evicted before anyone is refused room,
 and before anyone is preempted.
 
@@ -20,7 +26,8 @@ they admit of those deferred here leaves the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -49,38 +56,57 @@ def sequence_bytes(tokens: int, bytes_per_token: int, step: int) -> int:
     return -(-tokens // step) * step * bytes_per_token
 
 
+def batch_bytes(sequences: Collection[int]) -> int:
+    """Bytes that sequences which were given so many can take together. One that was given none is in no batch."""
+    rows = [bytes_ for bytes_ in sequences if bytes_]
+    return len(rows) * max(rows, default=0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     """The cache memory of one worker, in bytes.
 
-    ``budget``: all of it. ``watermark``: what is kept free while rows decode. ``reserved``: what admitted sequences
-    were given. ``cached``: cold entries of the prefix cache, which may be evicted for others.
+    ``budget``: all of it. ``watermark``: what is kept free while rows decode. ``given``: what each admitted sequence
+    was given. ``cached``: cold entries of the prefix cache, which may be evicted for others.
     """
 
     budget: int
     watermark: int = 0
-    reserved: int = 0
+    given: tuple[int, ...] = ()
     cached: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.budget, self.watermark, self.reserved, self.cached) < 0:
+        if min(self.budget, self.watermark, self.cached, *self.given) < 0:
             raise ValueError(f"bytes must not be negative: {self}")
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that all admitted sequences can take together."""
+        return batch_bytes(self.given)
+
+    def without(self, leaving: Iterable[int]) -> Room:
+        """The room once sequences that were given so many have left."""
+        return replace(self, given=tuple((Counter(self.given) - Counter(leaving)).elements()))
 
     def free(self, decoding: bool) -> int:
         """Bytes that nothing holds and nothing keeps free; negative where a lowered budget is exceeded."""
         return self.budget - (self.watermark if decoding else 0) - self.reserved - self.cached
 
     def fits(self, bytes_: int, decoding: bool) -> bool:
-        """Whether there is room for ``bytes_`` more, once enough of the prefix cache was evicted."""
-        return bytes_ <= self.free(decoding) + self.cached
+        """Whether there is room for a sequence of ``bytes_`` more, once enough of the prefix cache was evicted."""
+        return self._lacking(bytes_, decoding) <= self.cached
 
     def reclaim_for(self, bytes_: int, decoding: bool) -> int:
-        """Bytes to evict from the prefix cache for ``bytes_`` more; all of them where not even that suffices."""
-        return min(self.cached, max(0, bytes_ - self.free(decoding)))
+        """Bytes to evict from the prefix cache for a sequence of ``bytes_`` more; all where not even that suffices."""
+        return min(self.cached, max(0, self._lacking(bytes_, decoding)))
 
     def never_fits(self, bytes_: int) -> bool:
-        """Whether ``bytes_`` exceed what the worker has when it is empty."""
+        """Whether a sequence of ``bytes_`` exceeds what the worker has when it is empty."""
         return bytes_ > self.budget
+
+    def _lacking(self, bytes_: int, decoding: bool) -> int:
+        """Bytes that a sequence of ``bytes_`` more lacks. If it is longer than all others, their rows grow with it."""
+        return batch_bytes((*self.given, bytes_)) - self.reserved - self.free(decoding)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +130,7 @@ class Capacity:
             raise ValueError(f"bytes_per_token must not be negative, and step be at least 1: {self}")
 
     def bytes_of(self, tokens: int) -> int:
-        """What a sequence of ``tokens`` is given."""
+        """What a sequence of ``tokens`` is given: what it takes alone."""
         return sequence_bytes(tokens, self.bytes_per_token, self.step)
 
     def verdict(self, tokens: int) -> Verdict:

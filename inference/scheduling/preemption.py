@@ -12,10 +12,12 @@ has taken or that was withdrawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from inference.scheduling.memory import Capacity, Room
 
 #: How often one sequence may be preempted in its life, by any worker.
 MOST_PREEMPTIONS: Final = 2
@@ -45,7 +47,7 @@ class Requester:
 class Victim:
     """A sequence that runs, and could be preempted.
 
-    ``bytes``: what it gives back. ``generated``: tokens that it has produced. ``order``: its admission's number, unique
+    ``bytes``: what it was given. ``generated``: tokens that it has produced. ``order``: its admission's number, unique
     and growing. ``preempted``: how often it was before.
     """
 
@@ -74,49 +76,57 @@ class Preemption:
     reclaim: int
 
 
-def choose_victims(
-    request: Requester, victims: Sequence[Victim], free_bytes: int, free_rows: int, reclaimable: int
-) -> Preemption | None:
+def choose_victims(request: Requester, victims: Sequence[Victim], capacity: Capacity) -> Preemption | None:
     """What must give way so that ``request`` has its bytes and one row; None if that cannot be.
 
-    ``free_bytes``: what nothing holds (``Room.free``), ``free_rows``: rows that nothing occupies; both are negative
-    where a lowered limit is exceeded. ``reclaimable``: cold bytes of the prefix cache.
+    ``capacity``: as it is with the ``victims``; what each was given is among ``capacity.room.given``.
 
     The cache counts first: nobody is preempted for bytes that it can give. Then as few victims as suffice, and among
     sets of that size the preferred one. Victims are preferred by the lowest lane, then the fewest tokens generated,
-    then the newest admission; of two sets the one whose first victim is preferred, or, where they share
-    it, the next. So one large victim goes before two small ones of a lower lane. Of the cache, only what the victims
-    leave missing is evicted.
+    then the newest admission; of two sets the one whose first victim is preferred, or, where they share it, the next.
+    So one victim that was given much goes before two of a lower lane that were given little. Of the cache, only what
+    the victims leave missing is evicted.
+
+    Bytes do not add up: rows are as long as the longest (``memory``). But a set of victims is never worse for one more,
+    nor for one that was given more in the place of another, so the choice is made by asking what fits, no more.
     """
-    missing_bytes = request.bytes - free_bytes
     eligible = sorted(
         (victim for victim in victims if victim.is_eligible_for(request)),
         key=lambda victim: (-victim.lane_rank, victim.generated, -victim.order),
     )
-    chosen = _fewest(eligible, missing_bytes - reclaimable, rows=max(0, 1 - free_rows))
+
+    def suffices(leaving: Sequence[Victim]) -> bool:
+        return _once_gone(capacity, leaving).fits(request.bytes, capacity.decoding)
+
+    chosen = _fewest(eligible, suffices, rows=max(0, 1 - capacity.free_rows))
     if chosen is None:
         return None
-    missing_bytes -= sum(victim.bytes for victim in chosen)
-    return Preemption(tuple(victim.key for victim in chosen), reclaim=max(0, missing_bytes))
+    reclaim = _once_gone(capacity, chosen).reclaim_for(request.bytes, capacity.decoding)
+    return Preemption(tuple(victim.key for victim in chosen), reclaim)
 
 
-def _fewest(preferred: Sequence[Victim], bytes_: int, rows: int) -> list[Victim] | None:
-    """The fewest that give ``bytes_`` and ``rows``; of the sets of that size, the first in the order given."""
+def _once_gone(capacity: Capacity, victims: Sequence[Victim]) -> Room:
+    return capacity.room.without(victim.bytes for victim in victims)
+
+
+def _fewest(
+    preferred: Sequence[Victim], suffices: Callable[[Sequence[Victim]], bool], rows: int
+) -> list[Victim] | None:
+    """The fewest that suffice, ``rows`` at least; of the sets of that size, the first in the order given."""
     count = next(
-        (count for count in range(rows, len(preferred) + 1) if _most_bytes(preferred, count) >= bytes_), None
+        (count for count in range(rows, len(preferred) + 1) if suffices(_largest(preferred, count))), None
     )
     if count is None:
         return None
     chosen: list[Victim] = []
     for index, victim in enumerate(preferred):
         left = count - len(chosen)
-        # Whoever comes first is taken if the largest of those after it can give what is then missing.
-        if left and victim.bytes + _most_bytes(preferred[index + 1 :], left - 1) >= bytes_:
+        # Whoever comes first is taken if it suffices with the largest of those after it.
+        if left and suffices([*chosen, victim, *_largest(preferred[index + 1 :], left - 1)]):
             chosen.append(victim)
-            bytes_ -= victim.bytes
     return chosen
 
 
-def _most_bytes(victims: Sequence[Victim], count: int) -> int:
-    """What the ``count`` largest give; all, where there are fewer."""
-    return sum(sorted((victim.bytes for victim in victims), reverse=True)[:count])
+def _largest(victims: Sequence[Victim], count: int) -> list[Victim]:
+    """The ``count`` that were given most; all, where there are fewer."""
+    return sorted(victims, key=lambda victim: -victim.bytes)[:count]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from inference.scheduling.memory import batch_bytes
+
 #: Epochs by generation, of none.
 NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -68,23 +70,28 @@ class Holdings:
         with self._changed:
             self._note_change()
 
-    def occupied(self, leaving: Mapping[str, int] = NOBODY) -> tuple[int, int]:
-        """Slots taken, and bytes given to those who took them, once ``leaving`` (epochs by generation) have left."""
+    def given(self, leaving: Mapping[str, int] = NOBODY) -> tuple[int, ...]:
+        """The bytes given to each that has a slot, once ``leaving`` (epochs by generation) have left."""
         with self._changed:
             left = set(leaving.items()).union(*(one.instead_of.items() for one in self._held.values()))
-            taken = [
+            return tuple(
                 holding.bytes
                 for generation, holding in self._held.items()
                 if holding.occupies_slot and (generation, holding.epoch) not in left
-            ]
-            return len(taken), sum(taken)
+            )
 
-    def given_since(self) -> tuple[int, frozenset[str]]:
-        """Bytes given to those that have their room by now, and the tenants that got some since this was asked last."""
+    def occupied(self) -> tuple[int, int]:
+        """Slots taken, and bytes that those who took them can take together."""
+        given = self.given()
+        return len(given), batch_bytes(given)
+
+    def reserved_since(self) -> tuple[int, frozenset[str]]:
+        """Bytes that those that have their room by now can take together, and the tenants that were given some since
+        this was asked last."""
         with self._changed:
             requesters, self._requesters = frozenset(self._requesters), set()
-            given = sum(one.bytes for one in self._held.values() if one.occupies_slot and not one.instead_of)
-            return given, requesters
+            given = [one.bytes for one in self._held.values() if one.occupies_slot and not one.instead_of]
+            return batch_bytes(given), requesters
 
     def bytes_of(self, generation: str) -> int:
         """What a generation was given; 0 for one that is not held."""

@@ -59,17 +59,17 @@ class KvMemory:
 
     def capacity(self, leaving: Mapping[str, int] = NOBODY) -> Capacity:
         """What can be taken on now, or once ``leaving`` (epochs by generation) have left."""
-        rows, reserved = self._holdings.occupied(leaving)
+        given = self._holdings.given(leaving)
         return Capacity(
             room=Room(
                 budget=self.budget.total,
                 watermark=self.budget.watermark,
-                reserved=reserved,
+                given=given,
                 cached=self.cached,
             ),
             bytes_per_token=self._bytes_per_token,
             step=self._step,
-            free_rows=self._holdings.slots - rows,
+            free_rows=self._holdings.slots - len(given),
             decoding=self.decoding > 0,
             longest_elsewhere=self.longest_elsewhere or 0,
         )
@@ -81,5 +81,5 @@ class KvMemory:
         return min(_UNLIMITED, self.budget.total // (self._bytes_per_token * self._step) * self._step)
 
     def cache_budget(self, reserved: int) -> int:
-        """Bytes that the prefix cache may have beside the ``reserved`` ones, which are given to sequences."""
+        """Bytes that the prefix cache may have beside the ``reserved`` ones, which sequences can take."""
         return max(0, min(self.budget.prefix_cache, self.budget.total - self.budget.watermark - reserved))

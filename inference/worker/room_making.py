@@ -18,20 +18,10 @@ def room_for(
     """The first candidate for which preemption makes room, and who has to go; None if there is none."""
     for candidate in candidates:
         requester = Requester(candidate.lane_rank, candidate.bytes)
-        preemption = _preemption(requester, victims, capacity)
+        preemption = choose_victims(requester, victims, capacity)
         if preemption is not None:
             return candidate, preemption
     return None
-
-
-def _preemption(requester: Requester, victims: Sequence[Victim], capacity: Capacity) -> Preemption | None:
-    return choose_victims(
-        requester,
-        victims,
-        capacity.room.free(capacity.decoding),
-        capacity.free_rows,
-        capacity.room.cached,
-    )
 
 
 def still_needed(requester: Requester, planned: Sequence[Victim], capacity: Capacity) -> Preemption:
@@ -40,12 +30,12 @@ def still_needed(requester: Requester, planned: Sequence[Victim], capacity: Capa
     Fewer than planned where others have ended meanwhile. All, where not even that suffices any more, as after a budget
     was lowered: the requester has been claimed by then.
     """
-    preemption = _preemption(requester, planned, capacity)
+    preemption = choose_victims(requester, planned, capacity)
     if preemption is not None:
         return preemption
-    missing = requester.bytes - sum(victim.bytes for victim in planned)
+    room = capacity.room.without(victim.bytes for victim in planned)
     return Preemption(
-        tuple(victim.key for victim in planned), capacity.room.reclaim_for(missing, capacity.decoding)
+        tuple(victim.key for victim in planned), room.reclaim_for(requester.bytes, capacity.decoding)
     )
 
 

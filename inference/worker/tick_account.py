@@ -65,7 +65,7 @@ class TickAccount:
         self.board.show(decision, limits, seconds)
 
     def _enter_memory(self) -> None:
-        reserved, requesters = self._holdings.given_since()
+        reserved, requesters = self._holdings.reserved_since()
         self._memory.decoding = self._roster.decoding_rows
         self._engine.set_prefix_budget(self._memory.cache_budget(reserved), spare=requesters)
         self._memory.cached = self._engine.prefix_cache_bytes

@@ -410,7 +410,7 @@ def test_workers_claiming_at_once_never_get_the_same_generation(queue: DispatchQ
 def room_for(tokens: int, free_rows: int = 8) -> Capacity:
     """What a worker can take on whose cache takes a byte a token."""
     return Capacity(
-        room=Room(budget=100, reserved=100 - tokens),
+        room=Room(budget=100, watermark=100 - tokens),
         bytes_per_token=1,
         step=1,
         free_rows=free_rows,

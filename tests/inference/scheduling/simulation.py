@@ -161,7 +161,7 @@ class Worker:
         return Room(
             budget=self.machine.budget,
             watermark=self.machine.watermark,
-            reserved=sum(one.bytes for one in running),
+            given=tuple(one.bytes for one in running),
             cached=self.cached,
         )
 
@@ -285,13 +285,7 @@ class Worker:
         ]
         capacity = self.capacity()
         for candidate in deferred:
-            answer = choose_victims(
-                Requester(candidate.lane_rank, candidate.bytes),
-                victims,
-                capacity.room.free(capacity.decoding),
-                capacity.free_rows,
-                self.cached,
-            )
+            answer = choose_victims(Requester(candidate.lane_rank, candidate.bytes), victims, capacity)
             if answer is None or not answer.victims:
                 continue
             leaving = [sequences[key] for key in answer.victims]
@@ -411,11 +405,17 @@ class Worker:
         self.since_decode = 0 if action is Action.DECODE or not rows_decoded else self.since_decode + 1
         assert self.since_decode <= self.most_others, "a stream waits too long"
         assert self.room.reserved + self.cached <= self.machine.budget
+        assert self._held() + self.cached <= self.machine.budget, "the batch takes more than there is"
         assert not (self.starves and rows_decoded and action is Action.PREFILL)
         if not self.starves:
             for one in self.running:
                 assert not one.remaining or not one.chunk_by or self.now <= one.chunk_by, "a prompt starves"
                 assert self.now <= one.must_leave_by, "an admitted request starves"
+
+    def _held(self) -> int:
+        """What caches take if all that run are one batch, as long in each row as in the longest."""
+        tokens = [one.request.prompt + one.request.produced - one.remaining for one in self.running]
+        return len(tokens) * math.ceil(max(tokens, default=0) / STEP) * STEP
 
     def _watch(self, choice: ClaimChoice, lanes: dict[int, LaneQueue], in_turn: bool) -> None:
         """That no lane is passed over too often, and no request that waits for bytes."""

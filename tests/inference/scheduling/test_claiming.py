@@ -46,15 +46,21 @@ def lane(*heads: Head, skips: int = 0, virtual_time: int = 0) -> LaneQueue:
     return LaneQueue(skips=skips, virtual_time=virtual_time, heads=heads)
 
 
-def offer(budget: int = 100, reserved: int = 0, free_rows: int = 8, elsewhere: int = 0) -> Capacity:
+def offer(
+    budget: int = 100,
+    kept_free: int = 0,
+    free_rows: int = 8,
+    given: tuple[int, ...] = (),
+    elsewhere: int = 0,
+) -> Capacity:
     """A byte a token."""
-    room = Room(budget=budget, reserved=reserved)
+    room = Room(budget=budget, watermark=kept_free, given=given)
     return Capacity(
         room=room,
         bytes_per_token=1,
         step=1,
         free_rows=free_rows,
-        decoding=False,
+        decoding=True,
         longest_elsewhere=elsewhere,
     )
 
@@ -79,7 +85,7 @@ def test_without_a_capacity_anything_is_taken_on() -> None:
 
 def test_what_does_not_fit_is_deferred_and_the_next_of_its_lane_is_claimed() -> None:
     large, small = head("a1", 50, finish=1, joined=True), head("b1", 10, finish=2)
-    choice = choose_claim({1: lane(large, small, skips=3, virtual_time=1)}, capacity=offer(reserved=60))
+    choice = choose_claim({1: lane(large, small, skips=3, virtual_time=1)}, capacity=offer(kept_free=60))
     assert claimed(choice) == "b1"
     assert lacking(choice) == [("a1", Verdict.DEFER_NO_ROOM)]
     assert choice.deferrals == (Deferral("a1", 1, 50, passes=1),)
@@ -88,15 +94,28 @@ def test_what_does_not_fit_is_deferred_and_the_next_of_its_lane_is_claimed() -> 
 def test_a_deferred_tenant_keeps_its_place_when_another_is_served() -> None:
     """Also one that has just come to wait: else each service of others would push it back."""
     large, small = head("a1", 50, joined=True), head("b1", 10, finish=70)
-    choice = choose_claim({1: lane(large, small, virtual_time=20)}, capacity=offer(reserved=60))
+    choice = choose_claim({1: lane(large, small, virtual_time=20)}, capacity=offer(kept_free=60))
     assert choice.grant is not None
     service = choice.grant.service
     assert service.virtual_time == 70
     assert service.finishes == {"a": 20, "b": 70 + fair_share.charge(10, 1)}
 
 
+def test_beside_a_long_sequence_a_short_one_takes_as_much_and_makes_the_others_wait() -> None:
+    """So does a long one that comes to short ones: their rows grow with it."""
+    waiting = {1: lane(head("a1", 10)), 2: lane(head("b1", 40))}
+    assert claimed(choose_claim(waiting, capacity=offer(given=(50,)))) == "a1"
+    beside_long = choose_claim(waiting, capacity=offer(given=(50, 10)))
+    beside_short = choose_claim(waiting, capacity=offer(given=(10, 10)))
+    assert lacking(beside_long) == [("a1", Verdict.DEFER_NO_ROOM), ("b1", Verdict.DEFER_NO_ROOM)]
+    assert claimed(beside_short) == "a1"
+    assert lacking(choose_claim({2: waiting[2]}, capacity=offer(given=(10, 10)))) == [
+        ("b1", Verdict.DEFER_NO_ROOM)
+    ]
+
+
 def test_what_a_tenant_queued_behind_its_deferred_head_waits_with_it() -> None:
-    choice = choose_claim({1: lane(head("a1", 50))}, capacity=offer(reserved=60))
+    choice = choose_claim({1: lane(head("a1", 50))}, capacity=offer(kept_free=60))
     assert choice.grant is None
     assert [one.generation for one in choice.deferrals] == ["a1"]
 
@@ -107,7 +126,7 @@ def test_another_lane_is_claimed_when_nothing_of_the_first_fits_and_the_first_ke
         1: lane(head("b1", 10), skips=1),
         2: lane(head("c1", 10), skips=1),
     }
-    choice = choose_claim(lanes, capacity=offer(reserved=60))
+    choice = choose_claim(lanes, capacity=offer(kept_free=60))
     assert claimed(choice) == "b1"
     assert choice.grant is not None
     assert choice.grant.skips == {0: 2, 1: 0, 2: 2}
@@ -115,7 +134,7 @@ def test_another_lane_is_claimed_when_nothing_of_the_first_fits_and_the_first_ke
 
 def test_an_overdue_lane_that_does_not_fit_stays_overdue() -> None:
     lanes = {0: lane(head("a1", 10)), 2: lane(head("c1", 50), skips=CAP)}
-    choice = choose_claim(lanes, capacity=offer(reserved=60))
+    choice = choose_claim(lanes, capacity=offer(kept_free=60))
     assert claimed(choice) == "a1"
     assert choice.grant is not None
     assert choice.grant.skips == {0: 0, 2: CAP}
@@ -134,7 +153,7 @@ def test_nobody_is_tried_after_one_that_only_lacks_a_row() -> None:
 
 def test_one_that_lacks_bytes_lets_a_higher_lane_ask_for_room() -> None:
     lanes = {0: lane(head("a1", 70)), 2: lane(head("c1", 80), skips=CAP)}
-    choice = choose_claim(lanes, capacity=offer(reserved=60))
+    choice = choose_claim(lanes, capacity=offer(kept_free=60))
     assert lacking(choice) == [("c1", Verdict.DEFER_NO_ROOM), ("a1", Verdict.DEFER_NO_ROOM)]
 
 
@@ -159,17 +178,17 @@ def test_inside_its_lane_too_and_the_tags_of_those_before_it_stay() -> None:
 def test_a_promise_does_not_break_a_reservation_and_is_deferred_where_its_room_is_not_enough() -> None:
     lanes = {1: lane(head("a1", 70), head("b1", 10))}
     kept = (Deferral("a1", 1, 70, passes=RESERVED_AFTER),)
-    choice = choose_claim(lanes, capacity=offer(reserved=60), deferrals=kept, promised="b1")
+    choice = choose_claim(lanes, capacity=offer(kept_free=60), deferrals=kept, promised="b1")
     assert choice.grant is None
     assert (choice.deferred, choice.deferrals) == ((), kept)
-    choice = choose_claim(lanes, capacity=offer(reserved=60), promised="a1")
+    choice = choose_claim(lanes, capacity=offer(kept_free=60), promised="a1")
     assert lacking(choice) == [("a1", Verdict.DEFER_NO_ROOM)]
 
 
 def test_what_can_never_fit_is_claimed_to_be_ended_and_passes_nobody() -> None:
     lanes = {0: lane(head("a1", 101)), 1: lane(head("b1", 50))}
     waiting = (Deferral("b1", 1, 50, passes=RESERVED_AFTER),)
-    choice = choose_claim(lanes, capacity=offer(reserved=60, free_rows=0), deferrals=waiting)
+    choice = choose_claim(lanes, capacity=offer(kept_free=60, free_rows=0), deferrals=waiting)
     assert choice.grant is not None
     assert choice.grant.candidate.verdict is Verdict.NEVER_FITS
     assert choice.deferrals == waiting
@@ -213,7 +232,7 @@ def test_room_that_was_kept_for_one_is_free_when_a_smaller_budget_leaves_it_to_a
 def test_what_only_has_to_be_ended_needs_no_room() -> None:
     lanes = {0: lane(head("a1", 0)), 1: lane(head("b1", 50))}
     waiting = (Deferral("b1", 1, 50, passes=RESERVED_AFTER, higher_passes=CAP),)
-    choice = choose_claim(lanes, capacity=offer(reserved=100, free_rows=0), deferrals=waiting)
+    choice = choose_claim(lanes, capacity=offer(kept_free=100, free_rows=0), deferrals=waiting)
     assert claimed(choice) == "a1"
     assert choice.deferrals == waiting
 
@@ -222,23 +241,23 @@ def test_room_is_kept_for_the_reserved_request() -> None:
     """A flood of small requests of every lane, and one that needs nearly everything."""
     ledger: Deferrals = ()
     skips: dict[int, int] = {}
-    reserved, passed = 30, []
+    kept_free, passed = 30, []
     for number in itertools.count():
         lanes = {
             0: lane(head(f"h{number}", 1), skips=skips.get(0, 0)),
             1: lane(head("a1", 90), head(f"b{number}", 1, finish=10**9), skips=skips.get(1, 0)),
             2: lane(head(f"l{number}", 1), skips=skips.get(2, 0)),
         }
-        choice = choose_claim(lanes, capacity=offer(reserved=reserved), deferrals=ledger)
+        choice = choose_claim(lanes, capacity=offer(kept_free=kept_free), deferrals=ledger)
         if choice.grant is None:
             break
         if choice.deferrals:
             passed.append(choice.grant.candidate.lane_rank)
         ledger, skips = choice.deferrals, choice.grant.skips
-        reserved += 1
+        kept_free += 1
     assert len(passed) == RESERVED_AFTER + CAP
     assert set(passed[-CAP:]) == {0}, "at last only the higher lane passes"
-    assert claimed(choose_claim(lanes, capacity=offer(reserved=10), deferrals=ledger)) == "a1"
+    assert claimed(choose_claim(lanes, capacity=offer(kept_free=10), deferrals=ledger)) == "a1"
 
 
 def test_a_deferral_is_forgotten_when_its_request_is_gone() -> None:
@@ -252,7 +271,7 @@ def test_nobody_is_offered_room_by_preemption_that_the_reserved_request_would_ge
     """The grant is the fourth past the large request, so the other one that lacks bytes is held from now on."""
     lanes = {1: lane(head("a1", 90), head("b1", 50, finish=1), head("c1", 10, finish=2))}
     ledger = (Deferral("a1", 1, 90, passes=RESERVED_AFTER - 1),)
-    choice = choose_claim(lanes, capacity=offer(reserved=60), deferrals=ledger)
+    choice = choose_claim(lanes, capacity=offer(kept_free=60), deferrals=ledger)
     assert claimed(choice) == "c1"
     assert lacking(choice) == [("a1", Verdict.DEFER_NO_ROOM)]
 
@@ -291,6 +310,7 @@ offers = st.builds(
     st.integers(0, 60),
     st.integers(0, 40),
     st.integers(-1, 2),
+    st.lists(st.integers(0, 30), max_size=3).map(tuple),
     elsewhere=st.just(0) | st.integers(0, 60),
 )
 
@@ -380,7 +400,7 @@ def test_a_refusal_changes_nothing_but_the_ledger(
     assert untouched | grown | {candidate.lane_rank} == {rank for rank in lanes if lanes[rank].heads}
     if candidate.verdict is Verdict.ADMIT and candidate.head.tokens:
         assert capacity.free_rows > 0
-        assert capacity.room.fits(candidate.bytes, decoding=False)
+        assert capacity.room.fits(candidate.bytes, capacity.decoding)
 
 
 #: With little memory, beside a worker that has more.

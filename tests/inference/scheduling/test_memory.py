@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from inference.scheduling.memory import (
     Room,
     Verdict,
     admitted,
+    batch_bytes,
     deferred,
     forgotten,
     held_back,
@@ -45,7 +47,21 @@ def test_a_sequence_is_given_what_it_needs_and_less_than_a_step_more(
 
 
 sizes = st.integers(0, 200)
-rooms = st.builds(Room, budget=sizes, watermark=sizes, reserved=sizes, cached=sizes)
+several = st.lists(sizes, max_size=5).map(tuple)
+rooms = st.builds(Room, budget=sizes.map(lambda size: 4 * size), watermark=sizes, given=several, cached=sizes)
+
+
+def batch(sequences: Sequence[int]) -> int:
+    """Bytes of the array in which these are rows: every row is as long as the longest."""
+    rows = [bytes_ for bytes_ in sequences if bytes_ > 0]
+    return sum(max(rows) for _ in rows)
+
+
+def test_one_long_sequence_makes_every_row_beside_it_as_long() -> None:
+    assert batch_bytes([64_000, *[1_000] * 7]) == 8 * 64_000
+    assert batch_bytes([]) == 0
+    assert batch_bytes([7]) == 7
+    assert batch_bytes([7, 0, 0]) == 7, "one that has only to be ended is in no batch"
 
 
 @given(rooms, sizes, st.booleans())
@@ -53,18 +69,53 @@ def test_room_is_given_only_within_the_budget_and_above_the_watermark(
     room: Room, bytes_: int, decoding: bool
 ) -> None:
     kept_free = room.watermark if decoding else 0
-    assert room.fits(bytes_, decoding) == (room.reserved + bytes_ + kept_free <= room.budget)
+    assert room.reserved == batch(room.given)
+    assert room.fits(bytes_, decoding) == (batch((*room.given, bytes_)) + kept_free <= room.budget)
     evicted = room.reclaim_for(bytes_, decoding)
     assert 0 <= evicted <= room.cached
     if room.fits(bytes_, decoding):
-        after = replace(room, reserved=room.reserved + bytes_, cached=room.cached - evicted)
+        after = replace(room, given=(*room.given, bytes_), cached=room.cached - evicted)
         assert after.reserved + after.cached + kept_free <= room.budget
         assert evicted == 0 or after.reserved + after.cached + kept_free == room.budget, "no more than needed"
 
 
 @given(rooms, sizes)
 def test_whatever_fits_the_empty_worker_fits_once_everything_has_ended(room: Room, bytes_: int) -> None:
-    assert room.never_fits(bytes_) != replace(room, reserved=0).fits(bytes_, decoding=False)
+    assert room.never_fits(bytes_) != room.without(room.given).fits(bytes_, decoding=False)
+
+
+@given(rooms, st.data())
+def test_whoever_leaves_is_gone_and_nobody_else(room: Room, data: st.DataObject) -> None:
+    left = list(data.draw(st.permutations(room.given)))
+    leaving = [left.pop() for _ in range(data.draw(st.integers(0, len(left))))]
+    assert sorted(room.without(leaving).given) == sorted(left)
+    assert replace(room.without(leaving), given=room.given) == room
+
+
+@given(st.integers(0, 60), st.integers(0, 20), st.data())
+def test_whoever_joins_and_leaves_whenever_the_batch_stays_within_the_budget(
+    steps: int, kept_steps: int, data: st.DataObject
+) -> None:
+    """Each row as long as its sequence is by now, and padded to the longest; the prefix cache beside it gives way."""
+    room = Room(budget=steps * 5, watermark=kept_steps)
+    running: list[tuple[int, int]] = []
+    for _ in range(data.draw(st.integers(1, 25))):
+        decoding = data.draw(st.booleans())
+        if running and data.draw(st.booleans()):
+            running.remove(data.draw(st.sampled_from(running)))
+        tokens = data.draw(st.integers(1, 40))
+        offered = Capacity(
+            room=replace(room, given=tuple(bytes_ for _, bytes_ in running)),
+            bytes_per_token=1,
+            step=5,
+            free_rows=1,
+            decoding=decoding,
+        )
+        if offered.verdict(tokens) is Verdict.ADMIT:
+            running.append((tokens, offered.bytes_of(tokens)))
+        grown = [data.draw(st.integers(0, tokens)) for tokens, _ in running]
+        rounded = [sequence_bytes(tokens, 1, 5) for tokens in grown]
+        assert len(running) * max(rounded, default=0) <= room.budget
 
 
 def test_the_watermark_is_kept_only_while_rows_decode() -> None:
@@ -75,14 +126,14 @@ def test_the_watermark_is_kept_only_while_rows_decode() -> None:
 
 
 def test_a_lowered_budget_admits_nothing_and_gives_up_the_cache() -> None:
-    room = Room(budget=50, reserved=60, cached=20)
+    room = Room(budget=50, given=(30, 20), cached=20)
     assert not room.fits(0, decoding=False)
     assert room.free(decoding=False) == -30
     assert room.reclaim_for(0, decoding=False) == 20
 
 
-def capacity(budget: int = 100, reserved: int = 0, free_rows: int = 1) -> Capacity:
-    room = Room(budget=budget, reserved=reserved)
+def capacity(budget: int = 100, given: tuple[int, ...] = (), free_rows: int = 1) -> Capacity:
+    room = Room(budget=budget, given=given)
     return Capacity(room=room, bytes_per_token=2, step=5, free_rows=free_rows, decoding=False)
 
 
@@ -91,12 +142,14 @@ def capacity(budget: int = 100, reserved: int = 0, free_rows: int = 1) -> Capaci
     [
         (capacity(), 50, Verdict.ADMIT),
         (capacity(), 51, Verdict.NEVER_FITS),
-        (capacity(reserved=1), 50, Verdict.DEFER_NO_ROOM),
+        (capacity(given=(1,)), 25, Verdict.ADMIT),
+        (capacity(given=(1,)), 26, Verdict.DEFER_NO_ROOM),
+        (capacity(given=(60,)), 1, Verdict.DEFER_NO_ROOM),
         (capacity(free_rows=0), 50, Verdict.DEFER_NO_ROW),
         (capacity(free_rows=-2), 50, Verdict.DEFER_NO_ROW),
-        (capacity(reserved=1, free_rows=0), 50, Verdict.DEFER_NO_ROOM),
-        (capacity(reserved=999, free_rows=0), 0, Verdict.ADMIT),
-        (capacity(reserved=999, free_rows=0), 51, Verdict.NEVER_FITS),
+        (capacity(given=(60,), free_rows=0), 50, Verdict.DEFER_NO_ROOM),
+        (capacity(given=(999,), free_rows=0), 0, Verdict.ADMIT),
+        (capacity(given=(999,), free_rows=0), 51, Verdict.NEVER_FITS),
     ],
 )
 def test_the_verdict_names_what_is_missing(offered: Capacity, tokens: int, verdict: Verdict) -> None:
@@ -108,6 +161,7 @@ def test_the_verdict_names_what_is_missing(offered: Capacity, tokens: int, verdi
     [
         lambda: Room(budget=-1),
         lambda: Room(budget=1, cached=-1),
+        lambda: Room(budget=1, given=(1, -1)),
         lambda: Capacity(room=Room(budget=1), bytes_per_token=-1, step=1, free_rows=1, decoding=False),
         lambda: Capacity(room=Room(budget=1), bytes_per_token=1, step=0, free_rows=1, decoding=False),
     ],

@@ -155,18 +155,18 @@ def test_a_claim_in_the_room_of_others_counts_in_their_stead_until_it_takes_it()
     now = time.monotonic()
     for generation, bytes_ in ((A, 7), (B, 5)):
         holdings.add(generation, 1, now, lane_rank=1, occupies_slot=True, bytes_=bytes_, tenant=generation)
-    assert holdings.occupied(leaving={A: 1, B: 2}) == (1, 5), "another claim of it stays"
-    assert holdings.given_since() == (12, {A, B})
+    assert holdings.given(leaving={A: 1, B: 2}) == (5,), "another claim of it stays"
+    assert holdings.reserved_since() == (2 * 7, {A, B})
     holdings.add(C, 1, now, lane_rank=0, occupies_slot=True, bytes_=9, tenant=C, instead_of={A: 1})
-    assert holdings.occupied() == (2, 14)
-    assert holdings.given_since() == (12, frozenset())
+    assert holdings.given() == (5, 9)
+    assert holdings.reserved_since() == (2 * 7, frozenset())
     holdings.take_room(C, 2)
-    assert holdings.occupied() == (2, 14), "another claim's"
+    assert holdings.given() == (5, 9), "another claim's"
     holdings.take_room(C, 1)
-    assert holdings.occupied() == (3, 21)
-    assert holdings.given_since() == (21, {C})
+    assert holdings.given() == (7, 5, 9)
+    assert holdings.reserved_since() == (3 * 9, {C})
     holdings.release(A, 1)
-    assert holdings.occupied() == (2, 14)
+    assert holdings.occupied() == (2, 2 * 9)
 
 
 def test_those_that_were_to_leave_are_there_again_when_the_claim_in_their_room_is_let_go_of() -> None:

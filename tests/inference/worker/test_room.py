@@ -244,17 +244,61 @@ def test_what_does_not_fit_waits_until_it_does_and_what_fits_passes(
     step = engine.kv_step * engine.kv_bytes_per_token
     settings = replace(SETTINGS, kv_budget_bytes=4 * step, kv_watermark_percent=0)
     worker = HandDrivenWorker(engine, valkey, model.name, settings=settings)
-    first = submit(model, max_tokens=2 * engine.kv_step)
+    first = submit(model, max_tokens=engine.kv_step)  # two steps with its prompt
     assert worker.claim().task.generation == first
-    large = submit(model, max_tokens=engine.kv_step)
+    large = submit(model, max_tokens=2 * engine.kv_step)
     assert look(worker).deferred[0].verdict is Verdict.DEFER_NO_ROOM
     small = submit(model, max_tokens=2)
     assert worker.claim().task.generation == small
     worker.turns(2)
-    worker.loop.roster.leave(worker.loop.roster[first])
-    worker.holdings.release(first, 1)
+    for generation in (first, small):
+        assert look(worker).deferred[0].verdict is Verdict.DEFER_NO_ROOM, "also beside a small one"
+        worker.loop.roster.leave(worker.loop.roster[generation])
+        worker.holdings.release(generation, 1)
     assert worker.claim().task.generation == large
     assert worker.holdings.occupied()[1] <= 4 * step
+    for key in engine.keys:
+        engine.drop(key)
+
+
+def bytes_in_caches(engine: Engine) -> int:
+    """What the rows' caches really take, those of prompts and of the speculative slot included."""
+    rows = engine._rows.values()
+    batches = [
+        engine._decoding_rows._batch,
+        *(row.prefill for row in rows if row.prefill is not None),
+        *(row.session.batch for row in rows if row.session is not None),
+    ]
+    return sum(cache.nbytes for batch in batches for cache in batch.prompt_cache)
+
+
+def test_what_is_padded_to_the_longest_row_stays_within_the_budget(
+    model: LanguageModel, engine: Engine, valkey: redis.Redis
+) -> None:
+    """A long row and three short ones: the sum of what they were given fits, the batch of all of them does not."""
+    step = engine.kv_step * engine.kv_bytes_per_token
+    budget = 6 * step
+    settings = replace(SETTINGS, kv_budget_bytes=budget, kv_watermark_percent=0)
+    worker = HandDrivenWorker(engine, valkey, model.name, settings=settings)
+    long = submit(model, prompt=PROMPT * 30, max_tokens=engine.kv_step // 2)
+    worker.claim()
+    worker.turn_until(lambda: worker.loop.roster.decoding_rows == 1)
+    assert bytes_in_caches(engine) == 3 * step
+    short = [submit(model, max_tokens=engine.kv_step // 2) for _ in range(3)]
+    assert worker.claim().task.generation == short[0]
+    assert look(worker).deferred[0].verdict is Verdict.DEFER_NO_ROOM
+    worker.turn_until(lambda: worker.loop.roster.decoding_rows == 2)
+    worker.turns(2)
+    assert bytes_in_caches(engine) == worker.holdings.occupied()[1] == budget
+    assert {sequence.key for sequence in worker.loop.roster} == {long, short[0]}
+    worker.loop.ask(Cancel({long: CancelReason.CLIENT_REQUESTED}))
+    worker.turn()
+    for _ in short[1:]:
+        worker.claim()
+    worker.turn_until(lambda: worker.loop.roster.decoding_rows == 3)
+    worker.turns(2)
+    assert worker.holdings.occupied() == (3, 3 * step)
+    assert bytes_in_caches(engine) <= budget
     for key in engine.keys:
         engine.drop(key)
 
