@@ -273,7 +273,8 @@ class SchedulerFigures(Struct, frozen=True, kw_only=True):
 
     ``decode_ms`` and ``chunk_ms`` are running medians of one decode tick and one full chunk, None while not measured.
     KV memory is in bytes; a ``kv_budget`` of 0: it is not accounted for. ``kv_watermark`` and ``kv_cache_budget`` lie
-    within the budget; finished prompts hold ``kv_cached`` of it, apart from ``kv_reserved``.
+    within the budget; finished prompts hold ``kv_cached`` of it, apart from ``kv_reserved``, which is what all that
+    runs can take together: as many times the longest as there are.
     """
 
     decode_ms: float | None = None
