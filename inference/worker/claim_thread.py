@@ -203,7 +203,7 @@ class ClaimThread(WorkerThread):
             occupies_slot=fits and not isinstance(last, End),
             bytes_=candidate.bytes,
             tenant=claim.task.tenant,
-            instead_of=instead_of,
+            awaits_room=bool(instead_of),
         )
         try:
             if isinstance(last, End):

@@ -22,7 +22,7 @@ class _Holding:
     tenant: str
     occupies_slot: bool
     bytes: int
-    instead_of: Mapping[str, int]
+    awaits_room: bool
     leased_until: float
 
 
@@ -33,8 +33,8 @@ class Holdings:
     lease is kept until it is settled. Who acts on a holding names its epoch, so that an earlier claim of the same
     generation ends without touching a later one.
 
-    A claim that was made *instead of* others, which are to leave for it, has their room: whoever claims next sees
-    theirs as gone and its own as taken. It has to ``take_room`` first: until then they run, and it does not.
+    A claim into room that others are to leave *awaits* it until it does ``take_room``. It takes no memory before, and
+    is counted beside them for whoever claims next: they may well stay, if it turns out that they need not leave.
     """
 
     def __init__(self, slots: int, lease_s: float) -> None:
@@ -73,11 +73,10 @@ class Holdings:
     def given(self, leaving: Mapping[str, int] = NOBODY) -> tuple[int, ...]:
         """The bytes given to each that has a slot, once ``leaving`` (epochs by generation) have left."""
         with self._changed:
-            left = set(leaving.items()).union(*(one.instead_of.items() for one in self._held.values()))
             return tuple(
                 holding.bytes
                 for generation, holding in self._held.items()
-                if holding.occupies_slot and (generation, holding.epoch) not in left
+                if holding.occupies_slot and leaving.get(generation) != holding.epoch
             )
 
     def occupied(self) -> tuple[int, int]:
@@ -90,7 +89,7 @@ class Holdings:
         this was asked last."""
         with self._changed:
             requesters, self._requesters = frozenset(self._requesters), set()
-            given = [one.bytes for one in self._held.values() if one.occupies_slot and not one.instead_of]
+            given = [one.bytes for one in self._held.values() if one.occupies_slot and not one.awaits_room]
             return batch_bytes(given), requesters
 
     def bytes_of(self, generation: str) -> int:
@@ -114,25 +113,22 @@ class Holdings:
         occupies_slot: bool,
         bytes_: int = 0,
         tenant: str = "",
-        instead_of: Mapping[str, int] = NOBODY,
+        awaits_room: bool = False,
     ) -> None:
-        """Record a ``tenant``'s claim that was asked for at ``claimed_at`` (monotonic seconds) and given ``bytes_``.
-
-        ``instead_of``: those that are to leave for it, epochs by generation.
-        """
+        """Record a ``tenant``'s claim that was asked for at ``claimed_at`` (monotonic seconds) and given ``bytes_``."""
         with self._changed:
-            if not instead_of:
+            if not awaits_room:
                 self._requesters.add(tenant)
             self._held[generation] = _Holding(
-                epoch, lane_rank, tenant, occupies_slot, bytes_, instead_of, claimed_at + self._lease_s
+                epoch, lane_rank, tenant, occupies_slot, bytes_, awaits_room, claimed_at + self._lease_s
             )
 
     def take_room(self, generation: str, epoch: int) -> None:
-        """It is about to run. Whoever was to leave for it is counted beside it again, until gone."""
+        """It is about to run: what it awaited is there, or becomes free at once."""
         with self._changed:
             if self._holds(generation, epoch):
                 self._requesters.add(self._held[generation].tenant)
-                self._held[generation].instead_of = NOBODY
+                self._held[generation].awaits_room = False
 
     def vacate(self, generation: str, epoch: int) -> None:
         """It has ended and frees its slot; the lease is kept for settlement."""

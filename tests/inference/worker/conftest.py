@@ -183,7 +183,7 @@ class HandDrivenWorker:
             occupies_slot=True,
             bytes_=candidate.bytes,
             tenant=claim.task.tenant,
-            instead_of=instead_of,
+            awaits_room=bool(instead_of),
         )
         self.loop.ask(Admit(claim, instead_of=instead_of))
         return claim

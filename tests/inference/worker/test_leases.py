@@ -149,33 +149,22 @@ def test_a_slot_is_free_when_its_generation_has_ended_and_the_lease_lasts_until_
     assert holdings.epochs() == {}
 
 
-def test_a_claim_in_the_room_of_others_counts_in_their_stead_until_it_takes_it() -> None:
-    """For the next claim. What runs meanwhile, and takes memory, is them."""
+def test_a_claim_into_room_that_others_are_to_leave_is_counted_beside_them_and_takes_nothing_yet() -> None:
     holdings = Holdings(2, 5.0)
     now = time.monotonic()
     for generation, bytes_ in ((A, 7), (B, 5)):
         holdings.add(generation, 1, now, lane_rank=1, occupies_slot=True, bytes_=bytes_, tenant=generation)
     assert holdings.given(leaving={A: 1, B: 2}) == (5,), "another claim of it stays"
     assert holdings.reserved_since() == (2 * 7, {A, B})
-    holdings.add(C, 1, now, lane_rank=0, occupies_slot=True, bytes_=9, tenant=C, instead_of={A: 1})
-    assert holdings.given() == (5, 9)
+    holdings.add(C, 1, now, lane_rank=0, occupies_slot=True, bytes_=9, tenant=C, awaits_room=True)
+    assert holdings.given() == (7, 5, 9)
     assert holdings.reserved_since() == (2 * 7, frozenset())
     holdings.take_room(C, 2)
-    assert holdings.given() == (5, 9), "another claim's"
+    assert holdings.reserved_since() == (2 * 7, frozenset()), "another claim's"
     holdings.take_room(C, 1)
-    assert holdings.given() == (7, 5, 9)
     assert holdings.reserved_since() == (3 * 9, {C})
     holdings.release(A, 1)
     assert holdings.occupied() == (2, 2 * 9)
-
-
-def test_those_that_were_to_leave_are_there_again_when_the_claim_in_their_room_is_let_go_of() -> None:
-    holdings = Holdings(1, 5.0)
-    holdings.add(A, 1, time.monotonic(), lane_rank=1, occupies_slot=True, bytes_=7)
-    holdings.add(B, 1, time.monotonic(), lane_rank=0, occupies_slot=True, bytes_=9, instead_of={A: 1})
-    assert holdings.occupied() == (1, 9)
-    holdings.release(B, 1)
-    assert holdings.occupied() == (1, 7)
 
 
 def test_an_earlier_claims_end_does_not_touch_the_later_one() -> None:
