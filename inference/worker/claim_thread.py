@@ -53,7 +53,6 @@ class ClaimThread(WorkerThread):
     asked who could give way. Whom that is for is claimed against their room, and they leave when it is admitted. Only
     this thread claims for the worker, so nobody else takes that room; if the claim comes to nothing, nobody leaves.
 
-
     Nothing is claimed while no tick has finished for half a lease: others may take what a worker that hangs has lost,
     and what is new.
     """

@@ -222,7 +222,7 @@ def test_room_that_was_kept_for_one_is_free_when_a_smaller_budget_leaves_it_to_a
         Deferral("d1", 1, 60, passes=1),
     )
     lanes = {0: lane(head("c1", 10)), 1: lane(head("a1", 90, finish=1), head("d1", 60, finish=2))}
-    choice = choose_claim(lanes, capacity=offer(budget=80, reserved=30, elsewhere=90), deferrals=kept)
+    choice = choose_claim(lanes, capacity=offer(budget=80, kept_free=30, elsewhere=90), deferrals=kept)
     assert claimed(choice) == "c1"
     assert choice.deferrals == (replace(kept[1], passes=2),)
     # Where nobody else can hold it, it is claimed to be ended when its turn comes, whatever was kept.

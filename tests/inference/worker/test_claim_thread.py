@@ -11,7 +11,7 @@ from inference.dispatch.queue import DispatchQueue
 from inference.models import LanguageModel
 from inference.worker.claim_thread import ClaimThread
 from inference.worker.progress import Progress
-from inference.worker.requests import Admit, MakeRoom
+from inference.worker.requests import Admit, PlanRoom
 from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
 from tests.inference.worker.conftest import LEASE_S, SETTINGS, HandDrivenWorker, submit
 
@@ -34,7 +34,7 @@ def test_a_worker_whose_ticks_stand_still_claims_nothing_until_they_go_on(
     worker: HandDrivenWorker, model: LanguageModel, valkey: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    ticks, asked = Ticks(LEASE_S / 2 + 0.1), list[Admit | MakeRoom]()
+    ticks, asked = Ticks(LEASE_S / 2 + 0.1), list[Admit | PlanRoom]()
     thread = ClaimThread(
         valkey,
         worker.name,
