@@ -22,18 +22,19 @@ SELECT
     (SELECT coalesce(sum(settled_tokens), 0) FROM accounts_reservation),
     (SELECT count(*) FROM accounts_ledgerentry),
     (SELECT coalesce(sum(prompt_tokens + completion_tokens), 0) FROM accounts_ledgerentry),
-    (SELECT group_concat(DISTINCT live_generations) FROM accounts_allowance WHERE id IN
-        (SELECT allowance_id FROM accounts_budgetwindow)),
+    (SELECT group_concat(DISTINCT live) FROM
+        (SELECT sum(live_generations) AS live FROM accounts_allowance
+            WHERE id IN (SELECT allowance_id FROM accounts_budgetwindow) GROUP BY id IN (:keys))),
     (SELECT group_concat(DISTINCT reserved) FROM
-        (SELECT sum(reserved) AS reserved FROM accounts_budgetwindow GROUP BY allowance_id, period)),
+        (SELECT sum(reserved) AS reserved FROM accounts_budgetwindow GROUP BY allowance_id IN (:keys), period)),
     (SELECT group_concat(DISTINCT used) FROM
-        (SELECT sum(used) AS used FROM accounts_budgetwindow GROUP BY allowance_id, period))
-"""
+        (SELECT sum(used) AS used FROM accounts_budgetwindow GROUP BY allowance_id IN (:keys), period))
+""".replace(":keys", "SELECT allowance_id FROM accounts_apikey")
 
 
 @dataclass(frozen=True)
 class Books:
-    """One moment of the installation's books. Its one key and one entitlement hold the same."""
+    """One moment of the installation's books. Its one key holds what its entitlements to all lanes hold together."""
 
     live: int
     reserved: int
@@ -49,7 +50,9 @@ def books(stack: LiveStack) -> Books:
     assert entries == generations - live, "one ledger entry for each that has ended"
     assert settled == spent
     if generations:
-        assert row[7:] == (str(live), str(held), str(spent)), "both allowances say the same of all periods"
+        assert row[7:] == (str(live), str(held), str(spent)), (
+            "key and entitlements say the same of all periods"
+        )
     return Books(live, held, spent)
 
 
