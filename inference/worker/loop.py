@@ -313,9 +313,7 @@ class TickLoop:
             return
         taken = len(sequence.emitted) - had
         if proposed:
-            drafted = self._metrics.slot(sequence.task.lane)
-            drafted.accepted.add(sequence.accepted - had_accepted)
-            drafted.rejected.add(proposed - (sequence.accepted - had_accepted))
+            self._slot.kept(sequence, proposed, sequence.accepted - had_accepted)
         lane = self._metrics.lane(sequence.task.lane)
         lane.generated_tokens.add(taken)
         since_last = sequence.timed(now, taken)

@@ -152,6 +152,10 @@ class SpeculativeSlot:
             self._books.ran(sequence, result, job.length.length)
         return result
 
+    def kept(self, sequence: RunningSequence, proposed: int, accepted: int) -> None:
+        """Of the ``proposed`` drafted tokens of its round, ``accepted`` became part of its answer."""
+        self._books.kept(sequence, proposed, accepted)
+
     def end_slice(self) -> None:
         """The holder has run a slice and goes on: in the slot, at the ring's tail, or in the batch."""
         sequence = self.holder

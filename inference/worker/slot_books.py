@@ -56,16 +56,22 @@ class SlotBooks:
 
     def ran(self, sequence: RunningSequence, result: RoundResult, next_length: int) -> None:
         """It ran a round; in its next one at most ``next_length`` tokens are drafted."""
-        lane = self._metrics.slot(sequence.task.lane)
-        lane.rounds.add()
-        lane.proposed.add(result.proposed)
-        self._drafted += result.proposed
-        self._accepted += result.accepted
+        self._metrics.slot(sequence.task.lane).rounds.add()
         self._draft_length = next_length
         self._metrics.draft_length.set(next_length)
         self._metrics.draft_seconds.add(result.draft_ms / 1000)
         self._metrics.verify_seconds.add(result.verify_ms / 1000)
-        sequence.timeline.slot_round(result.proposed, result.accepted)
+        sequence.timeline.slot_round()
+
+    def kept(self, sequence: RunningSequence, proposed: int, accepted: int) -> None:
+        """Of the ``proposed`` drafted tokens of its round, ``accepted`` became part of its answer."""
+        lane = self._metrics.slot(sequence.task.lane)
+        lane.proposed.add(proposed)
+        lane.accepted.add(accepted)
+        lane.rejected.add(proposed - accepted)
+        self._drafted += proposed
+        self._accepted += accepted
+        sequence.timeline.drafted(proposed, accepted)
 
     def parked(self, sequence: RunningSequence) -> None:
         """Its grant has expired."""

@@ -192,14 +192,17 @@ class RunTimeline:
         self._grant = _Grant(at, since=self._waits_since, parked=self._parked)
         self._go_on(at)
 
-    def slot_round(self, proposed: int, accepted: int) -> None:
-        """A round of its grant is over: ``accepted`` of ``proposed`` drafted tokens became part of the answer."""
+    def slot_round(self) -> None:
+        """A round of its grant is over."""
+        if self._grant is not None:
+            self._grant = self._grant._replace(rounds=self._grant.rounds + 1)
+
+    def drafted(self, proposed: int, accepted: int) -> None:
+        """Of the ``proposed`` drafted tokens of its grant's last round, ``accepted`` became part of the answer."""
         grant = self._grant
         if grant is not None:
             self._grant = grant._replace(
-                rounds=grant.rounds + 1,
-                proposed=grant.proposed + proposed,
-                accepted=grant.accepted + accepted,
+                proposed=grant.proposed + proposed, accepted=grant.accepted + accepted
             )
 
     def slot_parked(self, at: float) -> None:

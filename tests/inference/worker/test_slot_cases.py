@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from inference.dispatch.queue import DispatchQueue
 from inference.engine.engine import Engine
-from inference.messages import Delta, End, EndState, FinishReason, LogEntry, Sampling
+from inference.messages import Delta, End, EndState, FinishReason, LogEntry, Sampling, Usage
+from inference.runs import EventKind
 from inference.tokenization.tokenizer import Tokenizer
 from inference.worker.sequences import RunningSequence
 from signalbox import store
@@ -108,10 +109,12 @@ def guessed(engine: Engine, client: redis.Redis, text: Text, script: Script, mos
     drafter = ScriptedDrafter(script)
     engine.set_drafter(lambda: drafter)
     try:
-        log = _run(HandDrivenWorker(engine, client, "tiny", settings=speculating(draft_tokens=most)), text)
+        worker = HandDrivenWorker(engine, client, "tiny", settings=speculating(draft_tokens=most))
+        log = _run(worker, text)
         assert engine.drafter.holder is None
     finally:
         engine.set_drafter(None)
+    assert_told(worker, end_of(log).usage)
     return log
 
 
@@ -130,6 +133,23 @@ def seen(log: list[LogEntry]) -> tuple[object, ...]:
     end = end_of(log)
     counts = (end.usage.prompt_tokens, end.usage.completion_tokens, end.usage.cached_tokens)
     return tokens_of(log), text_of(log), end.state, end.finish_reason, end.failure, counts
+
+
+def assert_told(worker: HandDrivenWorker, usage: Usage) -> None:
+    """Metrics, the live page and the run's timeline say of drafted tokens what the answer's usage says."""
+    accepted, rejected = usage.accepted_prediction_tokens, usage.rejected_prediction_tokens
+    lane, snapshot = worker.metrics.slot("normal"), worker.loop.board.latest
+    assert (lane.accepted.value, lane.rejected.value) == (accepted, rejected)
+    assert lane.proposed.value == accepted + rejected
+    assert snapshot is not None
+    assert snapshot.slot is not None
+    assert (snapshot.slot.accepted, snapshot.slot.proposed) == (accepted, accepted + rejected)
+    [run] = [item.run for _, _, item in worker.settlements._waiting]
+    assert run is not None
+    grants = [details for _, kind, details in run.events if kind is EventKind.SLOT_GRANT]
+    assert sum(grant["accepted"] for grant in grants) == accepted
+    assert sum(grant["proposed"] for grant in grants) == accepted + rejected
+    assert sum(grant["rounds"] for grant in grants) == lane.rounds.value
 
 
 def assert_counted(log: list[LogEntry]) -> None:

@@ -280,11 +280,13 @@ def test_waits_grants_and_parks_are_told_with_their_rounds() -> None:
     timeline = RunTimeline(claim_of("2" * 32), 1000.0)
     timeline.slot_waits(1001.0)
     timeline.slot_granted(1003.0)
-    timeline.slot_round(4, 3)
-    timeline.slot_round(4, 1)
+    for drafted in ((4, 3), (4, 1)):
+        timeline.slot_round()
+        timeline.drafted(*drafted)
     timeline.slot_parked(1004.0)
     timeline.slot_granted(1006.0)
-    timeline.slot_round(2, 0)
+    timeline.slot_round()
+    timeline.drafted(2, 0)
     timeline.slot_parked(1007.0)
     timeline.slot_left(1007.5, "drafter_unavailable")
     assert slot_events(timeline) == [
@@ -300,7 +302,8 @@ def test_waits_grants_and_parks_are_told_with_their_rounds() -> None:
 def test_what_ends_with_the_slot_or_while_it_waits_for_it_says_so() -> None:
     holding, waiting = (RunTimeline(claim_of("2" * 32)) for _ in range(2))
     holding.slot_granted(time.monotonic())
-    holding.slot_round(3, 2)
+    holding.slot_round()
+    holding.drafted(3, 2)
     waiting.slot_waits(time.monotonic())
     [(kind, details)] = slot_events(holding)
     assert (kind, details["rounds"]) == ("slot_grant", 1)
@@ -341,7 +344,8 @@ def test_merging_grants_loses_no_round_and_no_time(
     for held, parked, rounds in grants:
         timeline.slot_granted(clock)
         for proposed, accepted in rounds:
-            timeline.slot_round(proposed, accepted)
+            timeline.slot_round()
+            timeline.drafted(proposed, accepted)
         timeline.slot_parked(clock + held)
         clock += held + parked
     timeline.slot_left(clock, "does_not_pay")
