@@ -156,9 +156,9 @@ class ClaimThread(WorkerThread):
 
     def _note(self, outcome: ClaimOutcome) -> None:
         known = {deferral.generation for deferral in self._deferrals}
-        for candidate in outcome.deferred:
-            if candidate.verdict is Verdict.DEFER_NO_ROOM and candidate.head.generation not in known:
-                self._metrics.deferrals(candidate.lane_rank).add()
+        for deferral in outcome.deferrals:
+            if deferral.generation not in known:
+                self._metrics.deferrals(deferral.lane_rank).add()
         self._deferrals = outcome.deferrals
 
     def _plan_room(self, deferred: Sequence[Candidate]) -> RoomPlan | None:
