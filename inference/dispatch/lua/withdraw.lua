@@ -33,10 +33,10 @@ elseif state == 'running' then
     return {'running', epoch, last_seq}
   end
   leave_worker(generation)
+  redis.call('HINCRBY', ledger_key(model), 'lapses', 1)
 else
   leave_queue(generation)
-  local rank = redis.call('HGET', key, 'rank')
-  redis.call('HINCRBY', ledger_key(model), 'withdrawals:' .. rank .. ':' .. reason, 1)
 end
+redis.call('HINCRBY', ledger_key(model), 'withdrawals:' .. redis.call('HGET', key, 'rank') .. ':' .. reason, 1)
 outdate_reads(model)
 return take_out('queued')

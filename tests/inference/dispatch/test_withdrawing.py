@@ -68,6 +68,9 @@ def test_what_a_silent_worker_holds_is_taken_from_it(queue: DispatchQueue, valke
     assert withdrawal == Withdrawal(WithdrawOutcome.QUEUED, epoch=2, last_seq=1)
     assert publishing.publish(valkey, "silent", [(task.generation, 1, delta(2))]).refused == {task.generation}
     assert publishing.append_end(valkey, task.generation, 2, end(2, 2, state=EndState.CANCELLED))
+    queue.withdraw(task.generation, REASON)
+    assert queue.withdrawals(MODEL) == {(1, REASON): 1}, "no worker tells of it"
+    assert queue.counters(MODEL)["lapses"] == 1
 
 
 def test_an_unknown_generation_is_barred_from_the_queue(queue: DispatchQueue) -> None:
