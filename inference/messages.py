@@ -122,8 +122,9 @@ class Delta(Struct, frozen=True, kw_only=True, tag="delta", omit_defaults=True):
 
     ``text`` may be shorter than the tokens' (held back: part of a character, or of a stop string)
     or empty; ``tokens`` are always logged, so that a resuming worker knows them all. Of a speculative round's
-    ``proposed`` drafted tokens, ``accepted`` are among them. A log's first entry says when it came, in ``at``: who
-    goes on with it after its worker died knows so when the answer began.
+    ``proposed`` drafted tokens, ``accepted`` are among them. A log's first entry says when it came, in ``at``, and how
+    many of the prompt's tokens the prefix cache had, in ``cached``: who goes on with it, even after its worker died,
+    knows so when the answer began, and what of it was not run.
     """
 
     seq: int
@@ -134,6 +135,7 @@ class Delta(Struct, frozen=True, kw_only=True, tag="delta", omit_defaults=True):
     proposed: int = 0
     accepted: int = 0
     at: float = 0.0
+    cached: int = 0
 
 
 class End(Struct, frozen=True, kw_only=True, tag="end"):
@@ -163,6 +165,7 @@ def produced_usage(prompt_tokens: int, log: Iterable[LogEntry]) -> Usage:
     return Usage(
         prompt_tokens=prompt_tokens if produced else 0,
         completion_tokens=produced,
+        cached_tokens=deltas[0].cached if produced else 0,
         accepted_prediction_tokens=accepted,
         rejected_prediction_tokens=sum(delta.proposed for delta in deltas) - accepted,
     )

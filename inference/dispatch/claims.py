@@ -34,7 +34,10 @@ class Claim:
     left to do. ``log_lost``: an earlier owner may have published what Valkey has lost since; the log starts anew.
     ``cancel``: it is to be ended at once, for this reason. ``lapses``: how many owners fell silent with it.
     ``preemptions``: how often it had to make room for one of a higher lane. ``suspicion``: what speaks for its being
-    the cause of steps that failed (``inference.scheduling.faults``).
+    the cause of steps that failed (``inference.scheduling.faults``). ``returns``: how many owners gave it back without
+    having begun with it. ``cached``: what an earlier owner's first run of it found in the prefix cache, where that one
+    gave it back; None if it ran nothing, or fell silent: then its log may tell. ``silent_s``: seconds since the last
+    entry of its log was published; None for an empty log.
     """
 
     task: GenerationTask
@@ -45,6 +48,14 @@ class Claim:
     lapses: int
     preemptions: int
     suspicion: int
+    returns: int = 0
+    cached: int | None = None
+    silent_s: float | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no earlier owner can have begun with it."""
+        return self.epoch == 1 + self.returns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +144,28 @@ def requeue(
     *,
     preempted: bool = False,
     suspicion: int = 0,
+    begun: bool = True,
+    cached: int | None = None,
 ) -> bool:
     """Give the generation back unfinished: it waits first of its tenant's and is not charged again.
 
     ``epoch_floor``: the database's epoch, where the claim's was not above it. ``preempted``: it makes room for another;
-    that is counted. ``suspicion``: what a step that failed adds to it. False: it is no longer the caller's.
+    that is counted. ``suspicion``: what a step that failed adds to it. ``begun``: the caller had admitted it.
+    ``cached``: what its first run found in the prefix cache, if any of it was run; later claims are told.
+    False: it is no longer the caller's.
     """
-    return bool(functions.requeue(client, generation, epoch, epoch_floor, int(preempted), suspicion))
+    return bool(
+        functions.requeue(
+            client,
+            generation,
+            epoch,
+            epoch_floor,
+            int(preempted),
+            suspicion,
+            int(not begun),
+            "" if cached is None else cached,
+        )
+    )
 
 
 def acknowledge(client: redis.Redis, generation: str, epoch: int, unused_tokens: int) -> bool:
@@ -180,7 +206,7 @@ def _lane_of(skips: bytes, virtual_time: bytes, heads: list[list[bytes]]) -> Lan
 
 
 def _claim_of(granted: list[Any]) -> Claim:
-    epoch, task, cancel, log_lost, lapses, preemptions, suspicion, log = granted
+    epoch, task, cancel, log_lost, lapses, preemptions, suspicion, returns, cached, silent_ms, log = granted
     return Claim(
         task=task_decoder.decode(task),
         epoch=int(epoch),
@@ -190,6 +216,9 @@ def _claim_of(granted: list[Any]) -> Claim:
         lapses=int(lapses),
         preemptions=int(preemptions),
         suspicion=int(suspicion),
+        returns=int(returns),
+        cached=int(cached) if cached else None,
+        silent_s=int(silent_ms) / 1000 if silent_ms != b"" else None,
     )
 
 

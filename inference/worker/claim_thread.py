@@ -239,8 +239,9 @@ class ClaimThread(WorkerThread):
         key = claim.task.generation
         self._settlements.report(RunTimeline(claim).left(RunOutcome.REQUEUED))
         self._holdings.release(key, claim.epoch)
+        self._metrics.requeues.add()
         try:
-            claims.requeue(self._client, key, claim.epoch)
+            claims.requeue(self._client, key, claim.epoch, begun=False)
         except redis.RedisError as error:
             _log.warning("requeue_left_to_lease", generation=key, error=str(error))
 

@@ -170,14 +170,14 @@ class TickLoop:
         while not self._requests.empty():
             request = self._requests.get_nowait()
             if isinstance(request, Admit):
-                self._requeue(request.claim.task.generation, request.claim.epoch)
+                self._requeue(request.claim.task.generation, request.claim.epoch, begun=False)
                 timeline = RunTimeline(request.claim, request.claimed_at)
                 self._outbox.report(timeline.left(RunOutcome.REQUEUED))
             elif isinstance(request, PlanRoom):
                 request.answer.set_result(None)
         for sequence in self.roster:
             self._leave(sequence, RunOutcome.REQUEUED)
-            self._requeue(sequence.key, sequence.epoch)
+            self._requeue(sequence.key, sequence.epoch, cached=sequence.cached_tokens)
 
     def _drained(self) -> bool:
         if self._deadline is None or self._outbox:
@@ -381,7 +381,7 @@ class TickLoop:
         self._admissions += 1
         try:
             sequence = RunningSequence(claim, self._admissions, self._engine.tokenizer, claimed_at)
-            if claim.epoch == 1:
+            if claim.is_first:
                 wait_s = max(0.0, time.time() - task.accepted_at)
                 self._metrics.lane(task.lane).queue_wait.observe(wait_s)
             if fits:
@@ -446,7 +446,7 @@ class TickLoop:
             sequence = self.roster[victim]
             self._metrics.preemptions(sequence.task.lane).add()
             self._leave(sequence, RunOutcome.PREEMPTED)
-            self._requeue(victim, sequence.epoch, preempted=True)
+            self._requeue(victim, sequence.epoch, preempted=True, cached=sequence.cached_tokens)
         self._engine.evict(preemption.reclaim, spare={claim.task.tenant})
 
     def _free_what_ended(self) -> None:
@@ -470,7 +470,8 @@ class TickLoop:
             self._fail(sequence, Fault.SEQUENCE, fault)
             return
         self._leave(sequence, RunOutcome.REQUEUED, reason=Fault.BACKEND.value)
-        self._requeue(sequence.key, sequence.epoch, suspicion=suspicion - sequence.suspicion)
+        added = suspicion - sequence.suspicion
+        self._requeue(sequence.key, sequence.epoch, suspicion=added, cached=sequence.cached_tokens)
 
     def _leave(self, sequence: RunningSequence, outcome: RunOutcome, **details: str) -> None:
         """Take it out of the engine although it has not ended, and say how the run was over."""
@@ -481,11 +482,28 @@ class TickLoop:
         self._slot.leave(sequence)
         self.roster.leave(sequence)
 
-    def _requeue(self, key: str, epoch: int, *, preempted: bool = False, suspicion: int = 0) -> None:
+    def _requeue(
+        self,
+        key: str,
+        epoch: int,
+        *,
+        preempted: bool = False,
+        suspicion: int = 0,
+        begun: bool = True,
+        cached: int | None = None,
+    ) -> None:
         self._holdings.release(key, epoch)
         self._metrics.requeues.add()
         try:
-            claims.requeue(self._client, key, epoch, preempted=preempted, suspicion=suspicion)
+            claims.requeue(
+                self._client,
+                key,
+                epoch,
+                preempted=preempted,
+                suspicion=suspicion,
+                begun=begun,
+                cached=cached,
+            )
         except redis.RedisError as error:
             _log.warning("requeue_left_to_lease", generation=key, error=str(error))
 

@@ -117,7 +117,7 @@ class Roster:
             return 0
         sequence.begun = True
         cached = self._engine.cached_tokens(sequence.key)
-        if sequence.epoch == 1:
+        if sequence.cached_tokens is None:
             sequence.cached_tokens = cached  # later claims find what the generation itself has left there
         return cached
 

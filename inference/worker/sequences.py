@@ -74,7 +74,7 @@ class RunningSequence:
         self.emitted = [token for entry in claim.log if isinstance(entry, Delta) for token in entry.tokens]
         #: How much of that it began with.
         self.resumed_from = len(self.emitted)
-        before = produced_usage(0, claim.log)
+        before = produced_usage(len(claim.task.prompt), claim.log)
         #: Drafted tokens that became part of the answer, and those that did not; under earlier owners too.
         self.accepted = before.accepted_prediction_tokens
         self.rejected = before.rejected_prediction_tokens
@@ -86,12 +86,14 @@ class RunningSequence:
         self.begun = False
         #: Whether it was decided if it speculates.
         self.slot_offered = False
-        #: Tokens of the prompt that the prefix cache had when the generation first ran.
-        self.cached_tokens = 0
+        #: Tokens of the prompt that the prefix cache had when the generation first ran; None before anything of it has.
+        self.cached_tokens = before.cached_tokens if claim.log else claim.cached
         #: Unix seconds, if this claim had it. Of an earlier one its log tells.
         self.first_token_at: float | None = None
         self.timeline = RunTimeline(claim, claimed_at)
-        self._last_token_at = 0.0
+        self._last_token_at: float | None = None
+        if claim.silent_s is not None:
+            self._last_token_at = (time.monotonic() if claimed_at is None else claimed_at) - claim.silent_s
         self._logged = "".join(entry.text for entry in claim.log if isinstance(entry, Delta))
         self._last_seq = claim.log[-1].seq if claim.log else 0
         self._read = 0
@@ -173,7 +175,7 @@ class RunningSequence:
             usage=Usage(
                 prompt_tokens=prompt_tokens,
                 completion_tokens=len(self.emitted),
-                cached_tokens=min(self.cached_tokens, prompt_tokens),
+                cached_tokens=min(self.cached_tokens or 0, prompt_tokens),
                 accepted_prediction_tokens=self.accepted,
                 rejected_prediction_tokens=self.rejected,
             ),
@@ -183,16 +185,20 @@ class RunningSequence:
         )
 
     def timed(self, now: float, count: int = 1) -> float | None:
-        """Note that ``count`` tokens came at ``now`` (monotonic seconds); seconds since those before, if any."""
+        """Note that ``count`` tokens came at ``now`` (monotonic seconds).
+
+        Seconds since those before, also an earlier owner's; None if there were none.
+        """
         self.timeline.tokens(now, count)
         before, self._last_token_at = self._last_token_at, now
-        return now - before if before else None
+        return None if before is None else now - before
 
     def _delta(self, tokens: list[int], text: str, proposed: int = 0, accepted: int = 0) -> Delta:
         self._last_seq += 1
-        at = 0.0
+        at, cached = 0.0, 0
         if self._last_seq == 1:
             self.first_token_at = at = time.time()
+            cached = self.cached_tokens or 0
         return Delta(
             seq=self._last_seq,
             epoch=self.epoch,
@@ -201,6 +207,7 @@ class RunningSequence:
             proposed=proposed,
             accepted=accepted,
             at=at,
+            cached=cached,
         )
 
     def _text_of(self, tokens: Sequence[int]) -> tuple[str, FinishReason | None]:

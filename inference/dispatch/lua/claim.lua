@@ -6,9 +6,12 @@ local rank, tenant, generation, virtual_time = ARGV[6], ARGV[7], ARGV[8], ARGV[9
 local key = generation_key(generation)
 
 local function granted()
-  local of = redis.call('HMGET', key, 'epoch', 'task', 'cancel', 'log_lost', 'lapses', 'preemptions', 'suspicion')
+  local of = redis.call('HMGET', key, 'epoch', 'task', 'cancel', 'log_lost', 'lapses', 'preemptions', 'suspicion',
+    'returns', 'cached', 'said')
   local log = redis.call('LRANGE', log_key(generation), 0, -1)
-  return {of[1], of[2], of[3] or '', of[4], of[5] or '0', of[6] or '0', of[7] or '0', log}
+  local silent_ms = of[10] and now_ms() - of[10] or ''
+  return {of[1], of[2], of[3] or '', of[4], of[5] or '0', of[6] or '0', of[7] or '0', of[8] or '0', of[9] or '',
+    silent_ms, log}
 end
 
 if redis.call('HGET', key, 'claim') == claim then

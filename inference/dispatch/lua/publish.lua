@@ -1,6 +1,7 @@
 -- ARGV: worker, stream's length, head of the stream entry, (generation, epoch, kind, seq, publication) ...
 -- kind: progress (streamed only), delta, end. Returns the refused generations, and the cancels that wait for the worker.
 local worker, maxlen, head = ARGV[1], ARGV[2], ARGV[3]
+local now = now_ms()
 
 -- Appends to the log: 'new', 'known' for a repeated one (its first answer was lost), 'refused'.
 local function append(generation, kind, seq, entry)
@@ -15,6 +16,8 @@ local function append(generation, kind, seq, entry)
   redis.call('RPUSH', log, entry)
   if kind == 'end' then
     redis.call('HSET', generation_key(generation), 'closed', 1)
+  else
+    redis.call('HSET', generation_key(generation), 'said', now)
   end
   return 'new'
 end

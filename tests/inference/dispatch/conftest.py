@@ -80,6 +80,11 @@ def let_lease_lapse(client: redis.Redis, generation: str, model: str = MODEL) ->
     client.zadd(leases, {generation: 1})
 
 
+def let_time_pass(client: redis.Redis, generation: str, seconds: float) -> None:
+    """Age what was published last of a generation."""
+    assert client.hincrby(f"dispatch:generation:{generation}", "said", -round(seconds * 1000)) > 0
+
+
 class OwnValkey:
     """A server of the test's own, started and killed as the product's supervisor and its worst day do."""
 

@@ -14,7 +14,14 @@ from inference.messages import CancelReason, GenerationTask
 from inference.scheduling.fair_share import SCALE
 from inference.scheduling.memory import Capacity, Room, Verdict
 from signalbox import store
-from tests.inference.dispatch.conftest import MODEL, delta, end, let_lease_lapse, make_task
+from tests.inference.dispatch.conftest import (
+    MODEL,
+    delta,
+    end,
+    let_lease_lapse,
+    let_time_pass,
+    make_task,
+)
 
 
 def claim(client: redis.Redis, worker: str = "worker", lease_s: float = 30) -> claims.Claim:
@@ -139,6 +146,54 @@ def test_what_speaks_against_a_generation_adds_up_from_owner_to_owner(
     assert not claims.requeue(valkey, task.generation, 3, suspicion=1), "it is no longer the caller's"
     last = claim(valkey, "fourth")
     assert (last.suspicion, last.preemptions, last.lapses) == (5, 1, 0)
+
+
+def test_a_claim_is_told_what_its_first_run_found_cached(queue: DispatchQueue, valkey: redis.Redis) -> None:
+    task = make_task()
+    queue.enqueue(task)
+    assert claim(valkey).cached is None
+    claims.requeue(valkey, task.generation, 1, begun=False)
+    assert claim(valkey).cached is None
+    claims.requeue(valkey, task.generation, 2, cached=0)
+    assert claim(valkey).cached == 0
+    claims.requeue(valkey, task.generation, 3)
+    assert claim(valkey).cached == 0
+
+
+def test_a_claim_is_the_first_until_one_was_begun(queue: DispatchQueue, valkey: redis.Redis) -> None:
+    task, silent = make_task(), make_task()
+    queue.enqueue(task)
+    for epoch in (1, 2):
+        assert claim(valkey).is_first
+        claims.requeue(valkey, task.generation, epoch, begun=False)
+    assert claim(valkey).is_first
+    claims.requeue(valkey, task.generation, 3)
+    assert not claim(valkey).is_first
+    queue.enqueue(silent)
+    claim(valkey, "silent")
+    let_lease_lapse(valkey, silent.generation)
+    assert not claim(valkey).is_first, "nobody knows what that one did"
+
+
+def test_a_claim_knows_for_how_long_its_generation_has_said_nothing(
+    queue: DispatchQueue, valkey: redis.Redis
+) -> None:
+    task = make_task()
+    queue.enqueue(task)
+    assert claim(valkey).silent_s is None
+    claims.requeue(valkey, task.generation, 1)
+    assert claim(valkey).silent_s is None
+    publishing.publish(valkey, "worker", [(task.generation, 2, delta(1, epoch=2))])
+    let_time_pass(valkey, task.generation, seconds=40)
+    let_lease_lapse(valkey, task.generation)
+    silent_s = claim(valkey).silent_s
+    assert silent_s is not None
+    assert 40 <= silent_s < 60
+    publishing.publish(valkey, "worker", [(task.generation, 3, delta(2, epoch=3))])
+    claims.requeue(valkey, task.generation, 3)
+    silent_s = claim(valkey).silent_s
+    assert silent_s is not None
+    assert silent_s < 20
 
 
 def test_requeueing_can_lift_the_epoch_above_the_databases(queue: DispatchQueue, valkey: redis.Redis) -> None:

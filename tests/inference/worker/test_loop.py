@@ -33,7 +33,13 @@ from inference.scheduling.tick import Action, PrefillLimits
 from inference.worker.loop import LoopEnd
 from inference.worker.requests import Cancel, Drain, Drop, Reconfigure
 from signalbox import store
-from tests.inference.dispatch.conftest import OwnValkey, let_lease_lapse, make_task, wait_until
+from tests.inference.dispatch.conftest import (
+    OwnValkey,
+    let_lease_lapse,
+    let_time_pass,
+    make_task,
+    wait_until,
+)
 from tests.inference.worker.conftest import (
     GREEDY,
     PROMPT,
@@ -348,6 +354,31 @@ def test_a_claim_that_others_died_with_time_and_again_is_failed(
     worker.claim()
     worker.turn()
     assert end_of(worker.log(generation)).state is EndState.FAILED
+
+
+def test_the_pause_of_a_stream_that_had_to_be_resumed_is_one_between_two_tokens(
+    worker: HandDrivenWorker, model: LanguageModel, engine: Engine
+) -> None:
+    """Given back, and left by a worker that died: of 12 tokens all but the first come after another."""
+    for given_back in (True, False):
+        generation = submit(model)
+        worker.claim()
+        worker.turn_until(lambda: len(worker.log(generation)) == 5)  # noqa: B023 (called at once)
+        if given_back:
+            worker.loop.hand_back()
+        else:
+            engine.drop(generation)
+            let_lease_lapse(worker.client, generation, model.name)
+        let_time_pass(worker.client, generation, seconds=40)
+        before = worker.metrics.counters.snapshot()
+        worker = HandDrivenWorker(engine, worker.client, model.name, name="second")
+        worker.claim()
+        worker.run_dry()
+        after = worker.metrics.counters.snapshot()
+        observed = [series['inter_token_seconds_count{lane="normal"}'] for series in (before, after)]
+        assert observed == [4 if given_back else 4 + 7, 7]
+        assert 40 <= after['inter_token_seconds_sum{lane="normal"}'] < 60
+        assert after['time_to_first_token_seconds_count{lane="normal"}'] == 0
 
 
 # Faults
