@@ -239,6 +239,8 @@ def test_a_cancel_that_came_before_the_claim_costs_nothing(
     end = end_of(worker.log(generation))
     assert (end.state, end.usage.prompt_tokens) == (EndState.CANCELLED, 0)
     assert engine.keys == ()
+    series = worker.metrics.counters.snapshot()
+    assert series['cancellations_total{stage="claimed",reason="client_requested",lane="normal"}'] == 1
 
 
 def test_a_cancelled_prompt_costs_what_was_run_of_it(worker: HandDrivenWorker, model: LanguageModel) -> None:
@@ -406,6 +408,12 @@ def faulty(model: LanguageModel, valkey: redis.Redis) -> HandDrivenWorker:
     return HandDrivenWorker(FaultyEngine(model.path), valkey, model.name)
 
 
+def faults_of(worker: HandDrivenWorker) -> dict[str, float]:
+    """How often what went wrong, by the metrics."""
+    series = worker.metrics.counters.snapshot()
+    return {name.split('"')[1]: count for name, count in series.items() if name.startswith("faults_total")}
+
+
 def break_down() -> None:
     raise MemoryError("device")
 
@@ -433,6 +441,7 @@ def test_a_fault_ends_its_own_generation_only(
     assert tokens_of(faulty.log(good)) == expected
     logged = [record for record in caplog.records if bad in record.getMessage()]
     assert len(logged) == 1
+    assert faults_of(faulty) == {"sequence": 1}
 
 
 def test_a_fault_in_a_generations_own_text_ends_it_only(
@@ -452,6 +461,7 @@ def test_a_fault_in_a_generations_own_text_ends_it_only(
     assert end_of(worker.log(bad)).state is EndState.FAILED
     assert tokens_of(worker.log(good)) == expected
     assert engine.keys == ()
+    assert faults_of(worker) == {"text": 1}
 
 
 def test_what_the_engine_refuses_is_failed_and_the_next_one_runs(
@@ -465,6 +475,7 @@ def test_what_the_engine_refuses_is_failed_and_the_next_one_runs(
     assert end_of(worker.log(bad)).state is EndState.FAILED
     assert end_of(worker.log(good)).state is EndState.COMPLETED
     assert engine.keys == ()
+    assert faults_of(worker) == {"admission": 1}
 
 
 def test_a_step_that_fails_for_everybody_sends_everybody_back_to_the_queue(
@@ -484,6 +495,7 @@ def test_a_step_that_fails_for_everybody_sends_everybody_back_to_the_queue(
         faulty.claim()
     faulty.run_dry()
     assert [tokens_of(faulty.log(generation)) for generation in generations] == [expected] * 2
+    assert faults_of(faulty) == {"backend": 1}
 
 
 def test_a_generation_with_which_every_step_fails_is_failed_in_the_end(

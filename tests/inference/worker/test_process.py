@@ -150,13 +150,14 @@ def test_a_store_that_lost_everything_costs_no_accepted_work(
 ) -> None:
     """The lost claim is forgotten, the work is swept in, claimed above the database's epoch, and run anew."""
     expected = alone(engine, PROMPT, GREEDY, 400)
-    start_worker(replace(TIMES, lease_s=2.0))
+    worker = start_worker(replace(TIMES, lease_s=2.0))
     generation = submit(model, max_tokens=400)
     wait_for_tokens(valkey, generation, 3)
     valkey.flushall()
     done = wait_for_state(generation, GenerationState.COMPLETED)
     assert tokens_of(token_log.read(valkey, generation)) == expected
     assert done.epoch >= 2
+    assert worker.process.metrics.counters.snapshot()['claims_total{kind="log_lost",lane="normal"}'] == 1
 
 
 def test_a_ghost_in_the_queue_is_laid(
@@ -193,10 +194,11 @@ def test_what_had_ended_but_was_never_settled_is_settled_only(
     worker.run_dry()  # its settlement thread never runs: the worker died right after the last tick
     log = worker.log(generation)
     let_lease_lapse(valkey, generation, model.name)
-    start_worker()
+    metrics = start_worker().process.metrics
     done = wait_for_state(generation, GenerationState.COMPLETED)
     assert done.completion_tokens == end_of(log).usage.completion_tokens
     assert token_log.read(valkey, generation) == log
+    wait_until(lambda: metrics.counters.snapshot().get('claims_total{kind="ended",lane="normal"}') == 1)
 
 
 def test_settlement_is_repeated_until_the_database_is_back_and_the_lease_kept_meanwhile(
@@ -486,12 +488,13 @@ def test_a_drained_worker_hands_its_streams_to_the_next_one(
     wait_for_tokens(valkey, generation, 3)
     first.stop()
     assert first.process.metrics.requeues.value == 1
-    start_worker()
+    second = start_worker()
     done = wait_for_state(generation, GenerationState.COMPLETED)
     log = token_log.read(valkey, generation)
     assert tokens_of(log) == expected
     assert {entry.epoch for entry in log} == {1, 2}
     assert done.epoch == 2
+    assert second.process.metrics.counters.snapshot()['claims_total{kind="resumed",lane="normal"}'] == 1
 
 
 def test_two_workers_share_the_queue_and_run_nothing_twice(

@@ -314,8 +314,10 @@ def test_while_rows_decode_the_watermark_is_kept_free(
     waits = submit(model, max_tokens=engine.kv_step)  # two steps with its prompt
     worker.turn()
     worker.turn_until(lambda: worker.loop.roster.decoding_rows == 1)
+    assert worker.metrics.kv_reserved.value == step
     assert look(worker).deferred[0].verdict is Verdict.DEFER_NO_ROOM
     worker.run_dry()
+    assert worker.metrics.kv_reserved.value == 0
     assert end_of(worker.log(running)).state is EndState.COMPLETED
     assert worker.claim().task.generation == waits, "nothing decodes any more"
     assert worker.metrics.kv_budget.value == 4 * step
@@ -394,7 +396,9 @@ def test_a_chats_next_turn_finds_the_last_one_cached_and_says_so(
         engine, valkey, model.name, settings=replace(SETTINGS, prefix_cache_bytes=1 << 24)
     )
     worker.turn()
-    hits = worker.metrics.prefix_hits.value  # the engine is the session's: others have used its cache
+    metrics = worker.metrics  # the engine is the session's: others have used its cache
+    counted = (metrics.prefix_lookups, metrics.prefix_hits, metrics.prefix_hit_tokens)
+    before = [series.value for series in counted]
     prompt = [3 + (7 * i) % 50 for i in range(30)]
     tenant = entitled_principal()
     first = submit(model, by=tenant, prompt=prompt, max_tokens=8)
@@ -413,4 +417,5 @@ def test_a_chats_next_turn_finds_the_last_one_cached_and_says_so(
     assert end_of(worker.log(stranger)).usage.cached_tokens == 0, "a tenant's prefixes are its own"
     engine.set_prefix_budget(0)
     assert tokens_of(worker.log(second)) == alone(engine, [*prompt, *answer, *PROMPT[:6]], GREEDY, 8)
-    assert worker.metrics.prefix_hits.value == hits + 1
+    assert [series.value - had for series, had in zip(counted, before, strict=True)] == [3, 1, cached]
+    assert metrics.lane("normal").cached_tokens.value == cached

@@ -42,6 +42,9 @@ def test_another_draft_length_holds_from_the_next_round_on(
     worker.use(draft_tokens=8)
     worker.turn()
     assert drafted() > 4
+    announced = worker.metrics.draft_length.value
+    worker.turn()
+    assert drafted() == announced > 0
 
 
 def told(worker: SlotWorker) -> SlotSnapshot:
