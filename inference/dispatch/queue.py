@@ -152,7 +152,7 @@ class DispatchQueue:
         }
 
     def withdrawals(self, model: str) -> dict[tuple[int, str], int]:
-        """How many were withdrawn while they waited since Valkey was empty, by their lane's rank and the reason."""
+        """How many were withdrawn while no worker had them since Valkey was empty, by lane's rank and reason."""
         found: dict[tuple[int, str], int] = {}
         ledger = cast("dict[bytes, bytes]", self._client.hgetall(keys.ledger(model)))
         for field, count in ledger.items():

@@ -128,7 +128,7 @@ class QueueCollector(Collector):
         events: dict[str, CounterMetricFamily] = {}
         withdrawals = CounterMetricFamily(
             "signalbox_queue_withdrawals",
-            "Generations that were ended while they waited, since the store was empty.",
+            "Generations that were ended while no worker had them, since the store was empty.",
             labels=["model", "lane", "reason"],
         )
         for model in self._models:

@@ -1,23 +1,38 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import redis
+from django.db import transaction
 from django.test import AsyncClient, Client
 from django.utils import timezone
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
+from accounts import audit, tasks
 from accounts.tenancy import every_tenant
+from inference import ledger_check
 from inference.dispatch.heartbeats import beat
 from inference.dispatch.queue import DispatchQueue
 from inference.messages import CancelReason
 from inference.models import Generation
-from signalbox import secret_files, store
-from signalbox.metrics import WorkerCollector
+from signalbox import secret_files, store, web_metrics
+from signalbox.audit_metrics import AuditCollector
+from signalbox.configuration import ROOT
+from signalbox.metrics import StoreCollector, WorkerCollector
+from signalbox.notification_metrics import NotificationCollector
 from signalbox.web_metrics import count_request, registry
-from tests.factories import GenerationFactory, LanguageModelFactory
+from tests.accounts.audit.own_state import settle
+from tests.factories import ACTOR, GenerationFactory, LanguageModelFactory
 from tests.heartbeats import make_heartbeat
 from tests.inference.dispatch.conftest import make_task
+from tests.inference.doors import accepted
+from tests.inference.worker.test_metrics import explained
+
+__all__ = ["explained"]
 
 HEARTBEAT = make_heartbeat(
     1_000.0,
@@ -94,6 +109,43 @@ def test_metrics_show_web_workers_and_queues(valkey: redis.Redis) -> None:
     assert found["signalbox_worker_slots", frozenset({("worker", "w1"), ("model", "org/model")})] == 8
     deferred = frozenset({("worker", "w1"), ("model", "org/model"), ("lane", "low")})
     assert found["signalbox_worker_deferrals_total", deferred] == 3
+
+
+def site_series() -> dict[str, set[str]]:
+    """The labels of all that a web process tells, but for what workers count; as the tables have the workers' own."""
+    own = [one for one in vars(web_metrics).values() if isinstance(one, MetricWrapperBase)]
+    families = [
+        *((family.name, family.type, one._labelnames) for one in own for family in one.describe()),
+        *(
+            (family.name, family.type, getattr(family, "_labelnames", ()))
+            for collector in (StoreCollector(), NotificationCollector(), AuditCollector())
+            for family in collector.collect()
+        ),
+    ]
+    return {
+        name.removeprefix("signalbox_worker_") + "_total" * (kind == "counter"): set(labels)
+        - ({"worker", "model"} if name.startswith("signalbox_worker_") else set())
+        for name, kind, labels in families
+    }
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("valkey")
+def test_every_series_of_the_site_is_in_an_operators_table_with_its_labels(
+    explained: dict[str, set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(monkeypatch, tmp_path)
+    accepted(LanguageModelFactory())  # an assignment that is not sealed yet
+    with transaction.atomic():
+        audit.record(ACTOR, "thing.change", audit.ObjectRef("thing", "1"), None, None)
+    assert tasks.checkpoint_audit()
+    assert tasks.verify_audit()
+    ledger_check.keep(ledger_check.verify(lambda finding: None))
+    told = site_series()
+    code = "\n".join(path.read_text() for path in (ROOT / "platform" / "signalbox").glob("*metrics.py"))
+    named = {name.removesuffix("_total") for name in re.findall(r'"(signalbox_(?!worker_)\w+)"', code)}
+    assert named <= {name.removesuffix("_total") for name in told}, "one that this test does not make"
+    assert {name: explained.get(name) for name in told} == told
 
 
 @pytest.mark.django_db

@@ -65,6 +65,11 @@ def told() -> dict[str, set[str]]:
     }
 
 
+def names_of(labels: str) -> set[str]:
+    """Of labels as a table shows them, some with the value that is meant."""
+    return set(re.findall(r'(\w+)(?:="\w*")?(?:,|$)', labels))
+
+
 @pytest.fixture(scope="module")
 def explained() -> dict[str, set[str]]:
     """The labels of each series in the operator's table. Those that stand alone are of all before them."""
@@ -73,10 +78,10 @@ def explained() -> dict[str, set[str]]:
         bare: list[str] = []
         for name, labels in re.findall(r"`(\w*)(?:\{([^`]*)\})?`", line.split("|")[1] if "|" in line else ""):
             if name:
-                found[name] = set(labels.split(",")) - {""}
+                found[name] = names_of(labels)
                 bare += [] if labels else [name]
             else:
-                found |= {one: set(labels.split(",")) for one in bare}
+                found |= {one: names_of(labels) for one in bare}
                 bare = []
     return found
 
