@@ -160,7 +160,7 @@ def test_waits_end_while_workers_live_and_while_none_does(monkeypatch: pytest.Mo
     monkeypatch.setattr(housekeeping, "JobThread", lambda name, made: jobs.extend(made))
     nothing: Any = lambda *_: None  # noqa: E731
     housekeeping.housekeeping_thread(
-        LanguageModelFactory().id, nothing, nothing, nothing, nothing, nothing, 10.0
+        LanguageModelFactory().id, nothing, nothing, nothing, nothing, nothing, nothing, 10.0
     )
     [job] = [job for job in jobs if job.do is end_waits]
     assert job.interval_s <= 1
