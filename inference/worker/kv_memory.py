@@ -80,6 +80,10 @@ class KvMemory:
             return _UNLIMITED
         return min(_UNLIMITED, self.budget.total // (self._bytes_per_token * self._step) * self._step)
 
+    def longest_anywhere(self) -> int:
+        """As ``longest_sequence``, of this worker or of whichever other has the most, as far as they are known."""
+        return max(self.longest_sequence(), self.longest_elsewhere or 0)
+
     def cache_budget(self, reserved: int) -> int:
         """Bytes that the prefix cache may have beside the ``reserved`` ones, which sequences can take."""
         return max(0, min(self.budget.prefix_cache, self.budget.total - self.budget.watermark - reserved))

@@ -387,7 +387,7 @@ class TickLoop:
             if fits:
                 entries = self._first_entries(sequence, claim)
             else:
-                entries = sequence.fail(0, too_large(task.cost, self._memory.longest_sequence()))
+                entries = sequence.fail(0, too_large(task.cost, self._memory.longest_anywhere()))
             if not (entries and isinstance(entries[-1], End)):
                 if instead_of:
                     self._preempt(claim, instead_of)

@@ -217,10 +217,8 @@ class WorkerProcess:
 
     def _tell_capacity(self) -> None:
         """The longest sequence that any of the model's workers can hold, for the door. Not while others are unknown."""
-        elsewhere = self._memory.longest_elsewhere
-        if elsewhere is not None:
-            longest = max(elsewhere, self._memory.longest_sequence())
-            language_models.note_capacity(self._model.id, longest)
+        if self._memory.longest_elsewhere is not None:
+            language_models.note_capacity(self._model.id, self._memory.longest_anywhere())
 
     def _close(self) -> None:
         self._pulse.ready = False

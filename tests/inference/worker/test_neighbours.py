@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from inference import cancellation
-from inference.dispatch import heartbeats
+from inference.api.streaming import failure_of
+from inference.dispatch import heartbeats, token_log
 from inference.dispatch.queue import DispatchQueue
 from inference.intake import RefusalCode, Refused
 from inference.messages import CancelReason, Heartbeat
@@ -22,7 +23,7 @@ from inference.worker.kv_memory import KvBudget, KvMemory
 from inference.worker.neighbours import Neighbours, longest_of
 from tests.heartbeats import heartbeats_last, make_heartbeat
 from tests.inference.doors import row
-from tests.inference.worker.conftest import PROMPT, WorkerInThread, submit, wait_until
+from tests.inference.worker.conftest import PROMPT, WorkerInThread, end_of, submit, wait_until
 from tests.inference.worker.test_process import StartWorker, wait_for_state
 
 __all__ = ["heartbeats_last"]
@@ -136,3 +137,12 @@ def test_it_is_ended_once_nobody_is_left_who_could(
     assert row(long).state == GenerationState.QUEUED
     heartbeats.retire(valkey, "a" * 32)
     assert wait_for_state(long, GenerationState.FAILED).failure_code == "kv_memory_exceeded"
+
+
+def test_what_nobody_can_hold_is_told_the_most_that_anybody_has(
+    small_worker: WorkerInThread, model: LanguageModel, valkey: redis.Redis
+) -> None:
+    model.kv_capacity_tokens = None  # as the door still knows the model
+    long = submit(model, max_tokens=LARGE)
+    wait_for_state(long, GenerationState.FAILED)
+    assert f"memory for {LARGE}." in failure_of(end_of(token_log.read(valkey, long))).message
