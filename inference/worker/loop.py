@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -13,20 +12,17 @@ from typing import TYPE_CHECKING, Final
 import redis
 import structlog
 
-from inference.dispatch import claims
-from inference.dispatch.claims import Claim
-from inference.messages import CancelReason, End, LogEntry
-from inference.models import RunOutcome
+from inference.messages import End
 from inference.scheduler_settings import SchedulerSettings
-from inference.scheduling.claiming import Candidate
-from inference.scheduling.faults import BackendHealth, Work, backend_suspected, is_cause, suspicion_after
-from inference.scheduling.preemption import Requester
+from inference.scheduling.faults import BackendHealth, Work, backend_suspected
 from inference.scheduling.prefill import PrefillLedger
 from inference.scheduling.quiet import PromptPlan, plan_prompts
 from inference.scheduling.tick import Action, TickDecision, TickState, decide_tick, is_producing
+from inference.worker.arrivals import Arrivals
+from inference.worker.departures import Departures
 from inference.worker.holdings import Holdings
 from inference.worker.kv_memory import KvMemory
-from inference.worker.metrics import Fault, Stage, WorkerMetrics
+from inference.worker.metrics import Fault, WorkerMetrics
 from inference.worker.outbox import Outbox
 from inference.worker.pace import Pace
 from inference.worker.progress import Progress
@@ -39,18 +35,15 @@ from inference.worker.requests import (
     Publish,
     Reconfigure,
     Request,
-    RoomPlan,
     Rule,
     UseDrafter,
 )
-from inference.worker.room_making import room_for, still_needed, victims_of
 from inference.worker.roster import Roster
-from inference.worker.sequences import RunningSequence, failed_end, too_large
+from inference.worker.sequences import RunningSequence
 from inference.worker.slot import SpeculativeSlot
 from inference.worker.speculation_profile import SpeculationProfile
 from inference.worker.terms import Terms
 from inference.worker.tick_account import TickAccount
-from inference.worker.timeline import RunTimeline
 
 if TYPE_CHECKING:
     from inference.engine.engine import Engine, StepResult
@@ -59,8 +52,6 @@ _log = structlog.get_logger(__name__)
 
 #: Longest rest of an idle loop before it says that it is well.
 _REST_S: Final = 0.5
-#: Owners that fell silent with a generation before it is taken for the cause.
-_MOST_LAPSES: Final = 5
 
 
 class LoopEnd(StrEnum):
@@ -100,12 +91,9 @@ class TickLoop:
         profile: SpeculationProfile,
     ) -> None:
         self._engine = engine
-        self._client = client
-        self._holdings = holdings
         self._outbox = outbox
         self._metrics = metrics
         self._progress = progress
-        self._memory = memory
         self.roster: Final = Roster(engine)
         self._pace = pace = Pace()
         self._slot = SpeculativeSlot(engine, self.roster, metrics, pace, profile, settings.speculation)
@@ -115,7 +103,20 @@ class TickLoop:
         )
         self.board: Final = self._account.board
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self._admissions = 0
+        self._departures = Departures(
+            client, self.roster, self._slot, holdings, outbox, metrics, self._requests.put
+        )
+        self._arrivals = Arrivals(
+            engine,
+            self.roster,
+            self._slot,
+            holdings,
+            memory,
+            outbox,
+            metrics,
+            self.board,
+            self._departures,
+        )
         self._last = TickDecision(Action.IDLE, 0, speculative_yielded=False, slice_prompt_last=False)
         self._ledger = PrefillLedger()
         self._health = BackendHealth()
@@ -161,7 +162,7 @@ class TickLoop:
                 self._speculate(started)
         self._account.enter(decision, rows, plan.prompt_tokens, time.monotonic() - started)
         if self._outbox or decision.action is not Action.IDLE:
-            self._publish()
+            self._departures.heed(self._outbox.publish())
         self._progress.mark()
         return decision.action
 
@@ -170,14 +171,11 @@ class TickLoop:
         while not self._requests.empty():
             request = self._requests.get_nowait()
             if isinstance(request, Admit):
-                self._requeue(request.claim.task.generation, request.claim.epoch, begun=False)
-                timeline = RunTimeline(request.claim, request.claimed_at)
-                self._outbox.report(timeline.left(RunOutcome.REQUEUED))
+                self._departures.turn_away(request.claim, request.claimed_at)
             elif isinstance(request, PlanRoom):
                 request.answer.set_result(None)
         for sequence in self.roster:
-            self._leave(sequence, RunOutcome.REQUEUED)
-            self._requeue(sequence.key, sequence.epoch, cached=sequence.cached_tokens)
+            self._departures.hand_back(sequence)
 
     def _drained(self) -> bool:
         if self._deadline is None or self._outbox:
@@ -254,7 +252,7 @@ class TickLoop:
             self._step_failed(work, sequences, next(iter(result.faults.values())))
             return
         for key, fault in result.faults.items():
-            self._fail(self.roster[key], Fault.SEQUENCE, fault)
+            self._departures.fail(self.roster[key], Fault.SEQUENCE, fault)
         self._health = self._health.worked(work)
         now = time.monotonic()
         for sequence in prompts:
@@ -291,10 +289,7 @@ class TickLoop:
 
     def _step_failed(self, work: Work, sequences: Sequence[RunningSequence], fault: Exception) -> None:
         self._health = self._health.failed(work)
-        self._metrics.faults(Fault.BACKEND).add()
-        _log.error("step_failed", generations=[sequence.key for sequence in sequences], exc_info=fault)
-        for sequence in sequences:
-            self._recover(sequence, len(sequences), fault)
+        self._departures.step_failed(sequences, fault)
 
     def _take(
         self,
@@ -309,7 +304,7 @@ class TickLoop:
         try:
             entries = sequence.commit(tokens, proposed, accepted)
         except Exception as fault:  # noqa: BLE001 (whatever it is, it costs this generation only)
-            self._fail(sequence, Fault.TEXT, fault)
+            self._departures.fail(sequence, Fault.TEXT, fault)
             return
         taken = len(sequence.emitted) - had
         if proposed:
@@ -324,17 +319,8 @@ class TickLoop:
             lane.time_to_first_token.observe(max(0.0, time.time() - sequence.task.accepted_at))
         if isinstance(entries[-1], End):
             self._engine.learn_from(sequence.key, len(sequence.emitted))
-            self._remove(sequence)
+            self._departures.remove(sequence)
         self._outbox.send(sequence, entries)
-
-    def _publish(self) -> None:
-        outcome = self._outbox.publish()
-        for key in outcome.refused:
-            sequence = self.roster.find(key)
-            if sequence is not None:
-                self._lose(key, sequence.epoch)
-        if outcome.cancelled:
-            self.ask(Cancel(outcome.cancelled))
 
     # Requests
 
@@ -348,14 +334,14 @@ class TickLoop:
     def _carry_out(self, request: Request) -> None:
         match request:
             case Admit(claim, fits, claimed_at, instead_of):
-                self._admit(claim, fits, claimed_at, instead_of)
+                self._arrivals.admit(claim, fits, claimed_at, instead_of)
             case PlanRoom(candidates, answer):
-                self._plan_room(candidates, answer)
+                answer.set_result(self._arrivals.plan_room(candidates))
             case Drop(epochs):
                 for key, epoch in epochs.items():
-                    self._lose(key, epoch)
+                    self._departures.lose(key, epoch)
             case Cancel(reasons):
-                self._cancel(reasons)
+                self._departures.cancel(reasons)
             case Reconfigure(settings):
                 self._terms.reconfigure(settings)
                 self._slot.reconfigure(settings.speculation)
@@ -367,149 +353,3 @@ class TickLoop:
                 self._engine.publish(prefixes)
             case Drain(grace_s):
                 self._deadline = time.monotonic() + grace_s
-
-    def _admit(self, claim: Claim, fits: bool, claimed_at: float, instead_of: Mapping[str, int]) -> None:
-        task, key = claim.task, claim.task.generation
-        earlier = self.roster.find(key)
-        if earlier is not None:  # its lease had lapsed, and it was this worker that claimed it again
-            self._leave(earlier, RunOutcome.LOST)
-        if not self._holdings.holds(key, claim.epoch):
-            self._outbox.report(RunTimeline(claim, claimed_at).left(RunOutcome.LOST))
-            return
-        if instead_of:
-            self._holdings.take_room(key, claim.epoch)
-        self._admissions += 1
-        try:
-            sequence = RunningSequence(claim, self._admissions, self._engine.tokenizer, claimed_at)
-            if claim.is_first:
-                wait_s = max(0.0, time.time() - task.accepted_at)
-                self._metrics.lane(task.lane).queue_wait.observe(wait_s)
-            if fits:
-                entries = self._first_entries(sequence, claim)
-            else:
-                entries = sequence.fail(0, too_large(task.cost, self._memory.longest_anywhere()))
-            if not (entries and isinstance(entries[-1], End)):
-                if instead_of:
-                    self._preempt(claim, instead_of)
-                self.roster.admit(sequence)
-                self.board.admitted()
-        except Exception:  # noqa: BLE001 (whatever it is, it costs this generation only)
-            self._metrics.faults(Fault.ADMISSION).add()
-            _log.exception("generation_not_admitted", generation=key)
-            self._outbox.end(task, failed_end(claim), RunTimeline(claim, claimed_at).left(RunOutcome.FAILED))
-        else:
-            self._outbox.send(sequence, entries)
-
-    def _first_entries(self, sequence: RunningSequence, claim: Claim) -> list[LogEntry]:
-        """What is to be logged before the model is asked for anything: mostly nothing, or an end."""
-        if claim.lapses >= _MOST_LAPSES:
-            _log.error("generation_given_up", generation=sequence.key, lapses=claim.lapses)
-            return [failed_end(claim)]
-        entries = sequence.replay()
-        if claim.cancel is not None and not entries:
-            self._metrics.cancellations(Stage.CLAIMED, claim.cancel, claim.task.lane).add()
-            return sequence.cancel(claim.cancel, len(claim.task.prompt) if sequence.emitted else 0)
-        return entries
-
-    def _cancel(self, reasons: Mapping[str, CancelReason]) -> None:
-        for key, reason in reasons.items():
-            sequence = self.roster.find(key)
-            if sequence is None:  # it has ended meanwhile, or is being claimed: the next answer tells again
-                continue
-            self._metrics.cancellations(self._slot.stage_of(sequence), reason, sequence.task.lane).add()
-            prompt_tokens = self.roster.prompt_tokens_run(sequence)
-            self._remove(sequence)
-            self._outbox.send(sequence, sequence.cancel(reason, prompt_tokens))
-
-    def _plan_room(self, candidates: Sequence[Candidate], answer: Future[RoomPlan | None]) -> None:
-        """Say for which candidate first room can be made, and who would have to leave. Nobody does."""
-        self._free_what_ended()
-        victims = victims_of(self.roster, self._slot, self._holdings)
-        found = room_for(candidates, self._memory.capacity(), victims)
-        if found is None:
-            answer.set_result(None)
-            return
-        candidate, preemption = found
-        epochs = {key: self.roster[key].epoch for key in preemption.victims}
-        answer.set_result(RoomPlan(candidate.head.generation, epochs))
-
-    def _preempt(self, claim: Claim, instead_of: Mapping[str, int]) -> None:
-        """Have those leave in whose room ``claim`` is about to run, as far as it still needs that."""
-        self._free_what_ended()
-        key = claim.task.generation
-        preemption = still_needed(
-            Requester(claim.task.lane_rank, self._holdings.bytes_of(key)),
-            victims_of(self.roster, self._slot, self._holdings, among=instead_of),
-            self._memory.capacity(leaving={key: claim.epoch}),
-        )
-        for victim in preemption.victims:
-            sequence = self.roster[victim]
-            self._metrics.preemptions(sequence.task.lane).add()
-            self._leave(sequence, RunOutcome.PREEMPTED)
-            self._requeue(victim, sequence.epoch, preempted=True, cached=sequence.cached_tokens)
-        self._engine.evict(preemption.reclaim, spare={claim.task.tenant})
-
-    def _free_what_ended(self) -> None:
-        """What has ended in this turn, as by a cancel, gives its room back when its end is published."""
-        if self._outbox:
-            self._publish()
-
-    # What ends a sequence without an end of its own
-
-    def _fail(self, sequence: RunningSequence, kind: Fault, fault: Exception) -> None:
-        self._metrics.faults(kind).add()
-        _log.error("generation_failed", generation=sequence.key, fault=kind.value, exc_info=fault)
-        prompt_tokens = self.roster.prompt_tokens_run(sequence)
-        self._remove(sequence)
-        self._outbox.send(sequence, sequence.fail(prompt_tokens))
-
-    def _recover(self, sequence: RunningSequence, ran: int, fault: Exception) -> None:
-        """A step of ``ran`` sequences failed, and nobody knows for whom: all go back to the queue, but not for ever."""
-        suspicion = suspicion_after(sequence.suspicion, ran)
-        if is_cause(suspicion):
-            self._fail(sequence, Fault.SEQUENCE, fault)
-            return
-        self._leave(sequence, RunOutcome.REQUEUED, reason=Fault.BACKEND.value)
-        added = suspicion - sequence.suspicion
-        self._requeue(sequence.key, sequence.epoch, suspicion=added, cached=sequence.cached_tokens)
-
-    def _leave(self, sequence: RunningSequence, outcome: RunOutcome, **details: str) -> None:
-        """Take it out of the engine although it has not ended, and say how the run was over."""
-        self._remove(sequence)
-        self._outbox.report(sequence.timeline.left(outcome, **details))
-
-    def _remove(self, sequence: RunningSequence) -> None:
-        self._slot.leave(sequence)
-        self.roster.leave(sequence)
-
-    def _requeue(
-        self,
-        key: str,
-        epoch: int,
-        *,
-        preempted: bool = False,
-        suspicion: int = 0,
-        begun: bool = True,
-        cached: int | None = None,
-    ) -> None:
-        self._holdings.release(key, epoch)
-        self._metrics.requeues.add()
-        try:
-            claims.requeue(
-                self._client,
-                key,
-                epoch,
-                preempted=preempted,
-                suspicion=suspicion,
-                begun=begun,
-                cached=cached,
-            )
-        except redis.RedisError as error:
-            _log.warning("requeue_left_to_lease", generation=key, error=str(error))
-
-    def _lose(self, key: str, epoch: int) -> None:
-        """It is another worker's now: forget it, silently."""
-        sequence = self.roster.find(key)
-        if sequence is not None and sequence.epoch == epoch:
-            self._leave(sequence, RunOutcome.LOST)
-        self._holdings.release(key, epoch)

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from inference.dispatch import keys
-from inference.worker import loop
+from inference.worker import arrivals
 from tests.fixtures.event_stream import EventStream, chat_stream
 from tests.fixtures.live_stack import Installation, LiveStack, running_stack
 
@@ -74,7 +74,7 @@ def have_cost_workers(stack: LiveStack, streams: list[EventStream]) -> None:
     with redis.Redis(unix_socket_path=str(stack.configuration.valkey_socket)) as client:
         for stream in streams:
             key = keys.generation(stream.generation.removeprefix("gen_"))
-            client.hset(key, "lapses", loop._MOST_LAPSES - 1)
+            client.hset(key, "lapses", arrivals._MOST_LAPSES - 1)
 
 
 def test_a_killed_workers_stream_goes_on_unharmed_and_s9_one_that_cannot_be_resumed_ends_in_an_error(
