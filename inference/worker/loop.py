@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Final
 import redis
 import structlog
 
-from inference.messages import End
 from inference.scheduler_settings import SchedulerSettings
-from inference.scheduling.faults import BackendHealth, Work, backend_suspected
 from inference.scheduling.prefill import PrefillLedger
 from inference.scheduling.quiet import PromptPlan, plan_prompts
 from inference.scheduling.tick import Action, TickDecision, TickState, decide_tick, is_producing
@@ -22,7 +20,7 @@ from inference.worker.arrivals import Arrivals
 from inference.worker.departures import Departures
 from inference.worker.holdings import Holdings
 from inference.worker.kv_memory import KvMemory
-from inference.worker.metrics import Fault, WorkerMetrics
+from inference.worker.metrics import WorkerMetrics
 from inference.worker.outbox import Outbox
 from inference.worker.pace import Pace
 from inference.worker.progress import Progress
@@ -42,11 +40,12 @@ from inference.worker.roster import Roster
 from inference.worker.sequences import RunningSequence
 from inference.worker.slot import SpeculativeSlot
 from inference.worker.speculation_profile import SpeculationProfile
+from inference.worker.steps import Steps
 from inference.worker.terms import Terms
 from inference.worker.tick_account import TickAccount
 
 if TYPE_CHECKING:
-    from inference.engine.engine import Engine, StepResult
+    from inference.engine.engine import Engine
 
 _log = structlog.get_logger(__name__)
 
@@ -117,9 +116,9 @@ class TickLoop:
             self.board,
             self._departures,
         )
+        self._steps = Steps(engine, self.roster, self._slot, outbox, metrics, self._departures)
         self._last = TickDecision(Action.IDLE, 0, speculative_yielded=False, slice_prompt_last=False)
         self._ledger = PrefillLedger()
-        self._health = BackendHealth()
         self._deadline: float | None = None
 
     @property
@@ -133,12 +132,13 @@ class TickLoop:
 
     def run(self) -> LoopEnd:
         """Tick until drained, or until the backend has failed too often."""
-        while not self._health.given_up:
+        while not self._steps.health.given_up:
             if self._drained():
                 return LoopEnd.DRAINED
             if self.turn() is Action.IDLE:
                 self._rest()
-        _log.error("backend_given_up", prompts=self._health.prompts, tokens=self._health.tokens)
+        health = self._steps.health
+        _log.error("backend_given_up", prompts=health.prompts, tokens=health.tokens)
         return LoopEnd.BACKEND_FAILED
 
     def turn(self) -> Action:
@@ -155,11 +155,11 @@ class TickLoop:
         match decision.action:
             case Action.PREFILL:
                 self._ledger = plan.prompts.ledger
-                self._prefill(plan.chosen, plan.prompts, started)
+                self._steps.prefill(plan.chosen, plan.prompts, started)
             case Action.DECODE:
-                self._decode(self.roster.decoding, started)
+                self._steps.decode(started)
             case Action.SPECULATE:
-                self._speculate(started)
+                self._steps.speculate(self._terms.limits.chunk_tokens, started)
         self._account.enter(decision, rows, plan.prompt_tokens, time.monotonic() - started)
         if self._outbox or decision.action is not Action.IDLE:
             self._departures.heed(self._outbox.publish())
@@ -218,109 +218,6 @@ class TickLoop:
         if owed > 0:
             debtor = plan.chosen[0] if decision.action is Action.PREFILL else self._slot.holder
             self._metrics.prefill(debtor.task.lane).debt.add(owed)
-
-    # The model's actions
-
-    def _prefill(self, sequences: Sequence[RunningSequence], prompts: PromptPlan, started: float) -> None:
-        keys = [sequence.key for sequence in sequences]
-        lane = self._metrics.prefill(sequences[0].task.lane)  # they are all of one
-        lane.grants.add()
-        lane.chunks.add(len(keys))
-        lane.tokens.add(prompts.padded)
-        lane.held.add(prompts.held)
-        self._step(Work.PROMPTS, sequences, lambda: self._engine.prefill(keys, prompts.tokens), started)
-
-    def _decode(self, sequences: Sequence[RunningSequence], started: float) -> None:
-        more = not all(sequence.ends_with_next for sequence in sequences)
-        self._step(Work.TOKENS, sequences, lambda: self._engine.decode(more=more), started)
-
-    def _step(
-        self,
-        work: Work,
-        sequences: Sequence[RunningSequence],
-        act: Callable[[], StepResult],
-        started: float,
-    ) -> None:
-        """One action for ``sequences``: each gets its token, its progress or its fault, and none another's."""
-        prompts = [sequence for sequence in sequences if self.roster.is_parked(sequence)]
-        try:
-            result = act()
-        except Exception as error:  # noqa: BLE001 (whatever it is, no generation may end the others)
-            self._step_failed(work, sequences, error)
-            return
-        if backend_suspected(len(sequences), len(result.faults)):
-            self._step_failed(work, sequences, next(iter(result.faults.values())))
-            return
-        for key, fault in result.faults.items():
-            self._departures.fail(self.roster[key], Fault.SEQUENCE, fault)
-        self._health = self._health.worked(work)
-        now = time.monotonic()
-        for sequence in prompts:
-            if sequence.key not in result.faults:
-                done, total = self.roster.progress(sequence)
-                self._outbox.progress(sequence, done, total)
-                if cached := self.roster.begin(sequence):
-                    sequence.timeline.cache_hit(started, cached)
-                sequence.timeline.chunk(started, now, done, total, beside=len(sequences) - 1)
-        for key, token in result.tokens:
-            self._take(self.roster.produced(key), [token], now)
-
-    def _speculate(self, started: float) -> None:
-        """One slice of whoever holds the slot."""
-        sequence, chunk_tokens = self._slot.holder, self._terms.limits.chunk_tokens
-        if self.roster.is_parked(sequence):
-            self._step(Work.PROMPTS, [sequence], lambda: self._slot.run_prompt(chunk_tokens), started)
-        else:
-            self._round(sequence)
-        if self.roster.find(sequence.key) is sequence:
-            self._slot.end_slice()
-
-    def _round(self, sequence: RunningSequence) -> None:
-        try:
-            result = self._slot.run_round()
-        except Exception as error:  # noqa: BLE001 (whatever it is, no generation may end the others)
-            self._step_failed(Work.TOKENS, [sequence], error)
-            return
-        if result.fault is not None:
-            self._step_failed(Work.TOKENS, [sequence], result.fault)
-            return
-        self._health = self._health.worked(Work.TOKENS)
-        self._take(sequence, result.tokens, time.monotonic(), result.proposed, result.accepted)
-
-    def _step_failed(self, work: Work, sequences: Sequence[RunningSequence], fault: Exception) -> None:
-        self._health = self._health.failed(work)
-        self._departures.step_failed(sequences, fault)
-
-    def _take(
-        self,
-        sequence: RunningSequence,
-        tokens: Sequence[int],
-        now: float,
-        proposed: int = 0,
-        accepted: int = 0,
-    ) -> None:
-        """The tokens of one tick, some of which were drafted."""
-        had, had_accepted = len(sequence.emitted), sequence.accepted
-        try:
-            entries = sequence.commit(tokens, proposed, accepted)
-        except Exception as fault:  # noqa: BLE001 (whatever it is, it costs this generation only)
-            self._departures.fail(sequence, Fault.TEXT, fault)
-            return
-        taken = len(sequence.emitted) - had
-        if proposed:
-            self._slot.kept(sequence, proposed, sequence.accepted - had_accepted)
-        lane = self._metrics.lane(sequence.task.lane)
-        lane.generated_tokens.add(taken)
-        since_last = sequence.timed(now, taken)
-        if since_last is not None:
-            for _ in range(taken):
-                lane.inter_token.observe(since_last / taken)
-        elif not sequence.resumed_from:
-            lane.time_to_first_token.observe(max(0.0, time.time() - sequence.task.accepted_at))
-        if isinstance(entries[-1], End):
-            self._engine.learn_from(sequence.key, len(sequence.emitted))
-            self._departures.remove(sequence)
-        self._outbox.send(sequence, entries)
 
     # Requests
 
