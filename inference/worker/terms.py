@@ -29,12 +29,16 @@ class Terms:
     def __init__(self, settings: SchedulerSettings, pace: Pace) -> None:
         self.settings = settings
         self._pace = pace
-        self.limits = self._debt_limits = self._anew()
+        chunk = self._chunk()
+        self.limits = self._debt_limits = self._limits(chunk, self._interval(chunk, waiting=1))
 
     def reconfigure(self, settings: SchedulerSettings) -> None:
         """Go by these from the next tick on."""
-        self.settings = settings
-        self.limits = self._anew()
+        followed, self.settings = self.settings.itl_target, settings
+        chunk, interval = self._chunk(), self.limits.interval
+        if followed is None or settings.itl_target != followed:
+            interval = self._interval(chunk, waiting=1)
+        self.limits = self._limits(chunk, interval)
 
     def open_debt(self, last: TickDecision) -> int:
         """What was owed after the ``last`` decision that was ``charged``, by the limits that hold now."""
@@ -52,10 +56,6 @@ class Terms:
     def prompt_ran(self) -> None:
         """The pace has learned from a prompt tick: the chunk and the quiet tick follow it, the interval does not."""
         self.limits = self._limits(self._chunk(), self.limits.interval)
-
-    def _anew(self) -> PrefillLimits:
-        chunk = self._chunk()
-        return self._limits(chunk, self._interval(chunk, waiting=1))
 
     def _limits(self, chunk: int, interval: int) -> PrefillLimits:
         quiet = quiet_tokens_for(chunk, self._pace.full_chunk_token_ms, self.settings.quiet_tick_ms)

@@ -140,6 +140,15 @@ def test_a_target_that_is_set_holds_from_the_next_tick_on() -> None:
     assert terms.limits.interval == interval_for(TARGET, 1.0, 16.0, 1)
 
 
+def test_another_setting_leaves_the_interval_that_follows_the_target_and_what_is_owed_by_it() -> None:
+    terms, _ = measured()
+    state = TickState(decoding=1, prefills=8, next_prefill_tokens=CHUNK, limits=terms.limits)
+    owed = terms.charged(state, decide_tick(state))
+    terms.reconfigure(replace(FOLLOWING, lane_floor=2))
+    assert terms.limits.interval == interval_for(TARGET, 1.0, 16.0, 8)
+    assert terms.open_debt(owed) == owed.prefill_debt
+
+
 def test_a_running_worker_s_interval_changes_in_ticks_that_make_debt_only(
     worker: HandDrivenWorker, model: LanguageModel, engine: Engine
 ) -> None:
