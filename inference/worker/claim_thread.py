@@ -115,14 +115,15 @@ class ClaimThread(WorkerThread):
                 continue
             changes = self._holdings.changes
             outcome = self._claim()
+            plan = self._plan_room(outcome.deferred)
+            if plan is not None:
+                self._claim(plan)
+            # Not before: a claim that finds no room needs no database, the one that is planned for it does.
             if self._failing:
                 self._failing = False
                 _log.info("claiming_recovered")
             backoff.reset()
-            plan = self._plan_room(outcome.deferred)
-            if plan is not None:
-                self._claim(plan)
-            elif outcome.claim is None:
+            if plan is None and outcome.claim is None:
                 self._wait(wake, changes if outcome.deferred else None)
 
     def _ticks_stand_still(self) -> bool:
@@ -149,12 +150,13 @@ class ClaimThread(WorkerThread):
             promised=None if plan is None else plan.generation,
             cap=self._settings().lane_floor,
         )
-        self._note(outcome)
-        if outcome.claim is not None and outcome.candidate is not None:
-            self._take(outcome.claim, outcome.candidate, asked_at, victims)
+        claimed, candidate = outcome.claim, outcome.candidate
+        if claimed is None or candidate is None or self._take(claimed, candidate, asked_at, victims):
+            self._note(outcome)
         return outcome
 
     def _note(self, outcome: ClaimOutcome) -> None:
+        """Go by its ledger from now on. Not by that of a claim which came to nothing: it passed nobody."""
         known = {deferral.generation for deferral in self._deferrals}
         for deferral in outcome.deferrals:
             if deferral.generation not in known:
@@ -188,7 +190,8 @@ class ClaimThread(WorkerThread):
 
     def _take(
         self, claim: Claim, candidate: Candidate, asked_at: float, instead_of: Mapping[str, int]
-    ) -> None:
+    ) -> bool:
+        """Pass it on, to run or to be settled. False: it came to nothing, for it was a ghost or was given back."""
         key, lane = claim.task.generation, claim.task.lane
         last = claim.log[-1] if claim.log else None
         fits = candidate.verdict is not Verdict.NEVER_FITS
@@ -213,7 +216,7 @@ class ClaimThread(WorkerThread):
                 kind = ClaimKind.GHOST
             elif self._stopped.is_set():
                 self._give_back(claim)
-                return
+                return False
             else:
                 kind = _kind_of(claim)
                 self._ask(Admit(claim, fits=fits, instead_of=instead_of))
@@ -221,6 +224,7 @@ class ClaimThread(WorkerThread):
             self._give_back(claim)
             raise
         self._metrics.claims(kind, lane).add()
+        return kind is not ClaimKind.GHOST
 
     def _lay_ghost(self, claim: Claim) -> None:
         """The database would not have it run: it has ended there, or Valkey has lost data and counts epochs anew."""

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from uuid import UUID
 
 import pytest
 import redis
+from django import db
+from django.utils import timezone
 
-from inference.models import LanguageModel
+from accounts.tenancy import every_tenant
+from inference.models import Generation, LanguageModel
+from inference.models.generation import GenerationState
 from inference.scheduling.memory import RESERVED_AFTER
+from inference.worker import claim_thread
 from inference.worker.claim_thread import ClaimThread
 from inference.worker.holdings import Holdings
 from inference.worker.kv_memory import KvBudget, KvMemory
-from inference.worker.metrics import WorkerMetrics
+from inference.worker.metrics import ClaimKind, WorkerMetrics
 from inference.worker.progress import Progress
 from inference.worker.requests import Admit, Request
 from inference.worker.settlement_thread import SettlementThread
@@ -68,14 +74,18 @@ class Claiming:
         for generation in generations:
             self.holdings.release(generation, 1)
 
+    def stop(self) -> None:
+        """What it has passed on is counted by then."""
+        self.thread.stop()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
 
 @pytest.fixture
 def claiming(model: LanguageModel, valkey: redis.Redis) -> Iterator[Claiming]:
     made = Claiming(valkey, model)
     yield made
-    made.thread.stop()
-    made.thread.join(10)
-    assert not made.thread.is_alive()
+    made.stop()
 
 
 @pytest.fixture
@@ -115,10 +125,47 @@ def test_every_request_that_found_no_room_is_counted_once_also_one_that_another_
     claiming.thread.start()
     wait_until(lambda: len(claiming.admitted) == 1 + len(small))
     assert claiming.admitted == [first, *small]
-    assert claiming.metrics.deferrals(NORMAL).value == 2
+    wait_until(lambda: claiming.metrics.deferrals(NORMAL).value == 2)
     claiming.end(first, *small)
     wait_until(lambda: large in claiming.admitted)
     assert claiming.metrics.deferrals(NORMAL).value == 2
     claiming.end(large)
     wait_until(lambda: other in claiming.admitted)
+    claiming.stop()
     assert claiming.metrics.deferrals(NORMAL).value == 2
+
+
+def test_nobody_is_passed_by_a_request_that_is_given_back_again_and_again_while_the_database_is_away(
+    claiming: Claiming, ask: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else room would be kept for the large one in the end, and the small one would wait for that."""
+    first, _, small = ask(10), ask(95), ask(10)
+    start, away = claim_thread.start, list[int]()
+
+    def away_at_first(generation_id: UUID, epoch: int) -> bool:
+        if generation_id.hex == small and len(away) < RESERVED_AFTER:
+            away.append(epoch)
+            raise db.OperationalError("the database is away")
+        return start(generation_id, epoch)
+
+    monkeypatch.setattr(claim_thread, "start", away_at_first)
+    claiming.thread.start()
+    wait_until(lambda: claiming.admitted == [first, small])
+    claiming.stop()
+    assert len(away) == RESERVED_AFTER
+    assert claiming.metrics.deferrals(NORMAL).value == 1
+
+
+def test_nobody_is_passed_by_a_ghost(claiming: Claiming, ask: Callable[[int], str]) -> None:
+    first, _ = ask(10), ask(95)
+    ghosts = [ask(10) for _ in range(RESERVED_AFTER)]
+    small = ask(10)
+    with every_tenant("the test ends them behind the queue's back"):
+        Generation.objects.filter(id__in=[UUID(ghost) for ghost in ghosts]).update(
+            state=GenerationState.CANCELLED, ended_at=timezone.now()
+        )
+    claiming.thread.start()
+    wait_until(lambda: claiming.admitted == [first, small])
+    claiming.stop()
+    assert claiming.metrics.claims(ClaimKind.GHOST, "normal").value == len(ghosts)
+    assert claiming.metrics.deferrals(NORMAL).value == 1
