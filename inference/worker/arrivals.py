@@ -84,7 +84,8 @@ class Arrivals:
             if fits:
                 entries = self._first_entries(sequence, claim)
             else:
-                entries = sequence.fail(0, too_large(task.cost, self._memory.longest_anywhere()))
+                failure = too_large(task.cost, self._memory.longest_anywhere())
+                entries = sequence.fail(_prompt_tokens_run(sequence), failure)
             if not (entries and isinstance(entries[-1], End)):
                 if instead_of:
                     self._preempt(claim, instead_of)
@@ -116,7 +117,7 @@ class Arrivals:
         entries = sequence.replay()
         if claim.cancel is not None and not entries:
             self._metrics.cancellations(Stage.CLAIMED, claim.cancel, claim.task.lane).add()
-            return sequence.cancel(claim.cancel, len(claim.task.prompt) if sequence.emitted else 0)
+            return sequence.cancel(claim.cancel, _prompt_tokens_run(sequence))
         return entries
 
     def _preempt(self, claim: Claim, instead_of: Mapping[str, int]) -> None:
@@ -136,3 +137,8 @@ class Arrivals:
         """What has ended in this turn, as by a cancel, gives its room back when its end is published."""
         if self._outbox:
             self._departures.heed(self._outbox.publish())
+
+
+def _prompt_tokens_run(sequence: RunningSequence) -> int:
+    """What its earlier owners ran of the prompt, as far as its log tells: all of it, if anything was produced."""
+    return len(sequence.task.prompt) if sequence.emitted else 0

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
+from uuid import UUID
 
 import pytest
 import redis
 
-from accounts.models import Reservation
+from accounts.models import LedgerEntry, Reservation
 from accounts.tenancy import every_tenant
 from inference.api.streaming import failure_of
 from inference.dispatch import token_log
@@ -20,7 +21,14 @@ from inference.models import Generation, LanguageModel
 from inference.models.generation import GenerationState
 from tests.inference.dispatch.conftest import wait_until
 from tests.inference.doors import row
-from tests.inference.worker.conftest import PROMPT, WorkerInThread, end_of, submit
+from tests.inference.worker.conftest import (
+    PROMPT,
+    HandDrivenWorker,
+    WorkerInThread,
+    end_of,
+    submit,
+    tokens_of,
+)
 
 #: Of the tiny model, 512 bytes a token: what a MiB has room for, a quarter of its context.
 CAPACITY = 2048
@@ -72,3 +80,26 @@ def test_f15_what_was_accepted_before_the_memory_was_known_is_ended_with_the_sam
     assert f"memory for {CAPACITY}." in told.message
     with every_tenant("the test looks for leftovers"):
         assert not Reservation.objects.filter(settled_at=None).exists()
+
+
+def test_f15_what_was_run_by_a_worker_with_more_memory_is_charged_when_one_with_less_ends_it(
+    worker: HandDrivenWorker,
+    model: LanguageModel,
+    start_worker: Callable[..., WorkerInThread],
+) -> None:
+    generation = submit(model, max_tokens=3000)
+    worker.claim()
+    worker.turn_until(lambda: len(tokens_of(worker.log(generation))) >= 3)
+    worker.loop.hand_back()
+    produced = len(tokens_of(worker.log(generation)))
+    LanguageModel.objects.update(kv_budget_mib=1)
+    model.refresh_from_db()
+    start_worker()
+    wait_until(lambda: row(generation).state == GenerationState.FAILED)
+    end = end_of(worker.log(generation))
+    assert end.failure is not None
+    assert end.failure.code == "kv_memory_exceeded"
+    assert (end.usage.prompt_tokens, end.usage.completion_tokens) == (len(PROMPT), produced)
+    with every_tenant("the test looks at the ledger"):
+        entry = LedgerEntry.objects.get(generation_id=UUID(generation))
+    assert (entry.prompt_tokens, entry.completion_tokens) == (len(PROMPT), produced)
