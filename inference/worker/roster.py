@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from inference.engine.engine import Engine
 
 _log = structlog.get_logger(__name__)
+
+#: Of so many, those that left last, it is known what they found in the prefix cache: more than leave while a lost one
+#: is away.
+_REMEMBERED: Final = 1000
 
 
 class Roster:
@@ -27,6 +31,8 @@ class Roster:
         self._parked: dict[str, RunningSequence] = {}
         self._decoding: dict[str, RunningSequence] = {}
         self._at_slot: dict[str, RunningSequence] = {}
+        #: What those that have left found in the prefix cache, the latest last. What they left there goes with it.
+        self._found: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[RunningSequence]:
         return iter([*self._parked.values(), *self._at_slot.values(), *self._decoding.values()])
@@ -73,6 +79,9 @@ class Roster:
     def admit(self, sequence: RunningSequence) -> None:
         """Put it into the engine; what was produced already is run like prompt."""
         task = sequence.task
+        found = self._found.pop(sequence.key, None)
+        if sequence.cached_tokens is None:  # a lost run cannot tell the next one, unless that is here too
+            sequence.cached_tokens = found
         self._engine.admit(
             sequence.key,
             task.prompt,
@@ -146,7 +155,15 @@ class Roster:
         self._parked.pop(sequence.key, None)
         self._decoding.pop(sequence.key, None)
         self._at_slot.pop(sequence.key, None)
+        self._remember(sequence)
         try:
             self._engine.drop(sequence.key)
         except Exception:  # noqa: BLE001 (the row is gone either way)
             _log.exception("engine_drop_failed", generation=sequence.key)
+
+    def _remember(self, sequence: RunningSequence) -> None:
+        if sequence.cached_tokens is None:
+            return
+        self._found[sequence.key] = sequence.cached_tokens
+        if len(self._found) > _REMEMBERED:
+            del self._found[next(iter(self._found))]

@@ -19,7 +19,8 @@ from inference.engine.engine import Engine
 from inference.messages import CancelReason, Delta
 from inference.models import LanguageModel
 from inference.models.generation import GenerationState
-from inference.worker import claim_thread
+from inference.worker import claim_thread, roster
+from inference.worker.requests import Drop
 from tests.inference.dispatch.conftest import let_lease_lapse
 from tests.inference.doors import entitled_principal, row
 from tests.inference.worker.conftest import (
@@ -86,11 +87,30 @@ def kill(worker: HandDrivenWorker, model: LanguageModel) -> HandDrivenWorker:
     return HandDrivenWorker(worker.engine, worker.client, model.name, name="second", settings=worker.settings)
 
 
+def stall(worker: HandDrivenWorker, model: LanguageModel) -> HandDrivenWorker:
+    """For longer than its lease, as when it is stopped. It takes its own work again, and still has it then."""
+    [key] = worker.engine.keys
+    let_lease_lapse(worker.client, key, model.name)
+    worker.holdings.resize(2)
+    return worker
+
+
+def lose(worker: HandDrivenWorker, model: LanguageModel) -> HandDrivenWorker:
+    """As above, but it has let go of it before it takes it again."""
+    [key] = worker.engine.keys
+    let_lease_lapse(worker.client, key, model.name)
+    worker.loop.ask(Drop({key: worker.loop.roster[key].epoch}))
+    worker.turn()
+    assert worker.engine.keys == ()
+    return worker
+
+
 Interrupt = Callable[[HandDrivenWorker, LanguageModel], HandDrivenWorker]
 
 
 @pytest.mark.parametrize(
-    ("interrupt", "logged"), [(preempt, 3), (preempt, 0), (drain, 3), (drain, 0), (kill, 3)]
+    ("interrupt", "logged"),
+    [(preempt, 3), (preempt, 0), (drain, 3), (drain, 0), (kill, 3), (stall, 3), (stall, 0), (lose, 0)],
 )
 def test_what_the_first_run_found_is_what_the_last_one_tells(
     make_worker: Callable[..., HandDrivenWorker], model: LanguageModel, interrupt: Interrupt, logged: int
@@ -118,6 +138,33 @@ def test_what_the_first_run_found_is_what_the_last_one_tells(
     first, *others = [entry for entry in second.log(generation) if isinstance(entry, Delta)]
     assert first.cached == found
     assert not any(entry.cached for entry in others)
+
+
+def test_what_was_lost_before_anything_of_it_was_run_tells_what_the_next_run_finds(
+    make_worker: Callable[..., HandDrivenWorker], model: LanguageModel
+) -> None:
+    """It has left nothing there itself."""
+    worker = make_worker()
+    by = has_spoken(worker, model)
+    generation = submit(model, by=by, requested_lane="low", prompt=NEXT, max_tokens=2)
+    worker.claim()
+    let_lease_lapse(worker.client, generation, model.name)
+    worker.holdings.resize(2)
+    assert worker.claim().lapses == 1
+    worker.run_dry()
+    assert end_of(worker.log(generation)).usage.cached_tokens >= len(TURN)
+
+
+def test_what_those_found_that_have_left_is_remembered_of_the_latest_only(
+    make_worker: Callable[..., HandDrivenWorker], model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "_REMEMBERED", 2)
+    worker = make_worker()
+    _, *latest = [submit(model, max_tokens=2) for _ in range(3)]
+    for _ in range(3):
+        worker.claim()
+        worker.run_dry()
+    assert list(worker.loop.roster._found) == latest
 
 
 def test_a_cancel_after_its_worker_died_charges_as_cached_what_was_found(
