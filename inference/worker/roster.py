@@ -118,7 +118,11 @@ class Roster:
     def prompt_tokens_run(self, sequence: RunningSequence) -> int:
         """How many of the prompt's own tokens this generation has cost."""
         prompt = len(sequence.task.prompt)
-        return prompt if sequence.emitted else min(prompt, self.progress(sequence)[0])
+        if sequence.emitted:
+            return prompt
+        if sequence.cached_tokens is None:  # what is done of it by now, others did
+            return 0
+        return min(prompt, self.progress(sequence)[0])
 
     def begin(self, sequence: RunningSequence) -> int:
         """It was run for the first time, if it is: how much of it was found in the prefix cache. Else 0."""

@@ -20,7 +20,7 @@ from inference.messages import CancelReason, Delta
 from inference.models import LanguageModel
 from inference.models.generation import GenerationState
 from inference.worker import claim_thread, roster
-from inference.worker.requests import Drop
+from inference.worker.requests import Cancel, Drop
 from tests.inference.dispatch.conftest import let_lease_lapse
 from tests.inference.doors import entitled_principal, row
 from tests.inference.worker.conftest import (
@@ -153,6 +153,44 @@ def test_what_was_lost_before_anything_of_it_was_run_tells_what_the_next_run_fin
     assert worker.claim().lapses == 1
     worker.run_dry()
     assert end_of(worker.log(generation)).usage.cached_tokens >= len(TURN)
+
+
+def cancelled_before_its_first_chunk(worker: HandDrivenWorker) -> tuple[int, int]:
+    """Claim what waits and cancel it once it is admitted: tokens of its prompt that were run, and cached ones."""
+    generation = worker.claim().task.generation
+    worker.loop.ask(Cancel({generation: CancelReason.CLIENT_DISCONNECTED}))
+    worker.turn()
+    end = end_of(worker.log(generation))
+    assert end.cancel_reason is CancelReason.CLIENT_DISCONNECTED
+    return end.usage.prompt_tokens, end.usage.cached_tokens
+
+
+def test_a_cancel_before_the_first_chunk_costs_nothing_whatever_was_found(
+    make_worker: Callable[..., HandDrivenWorker], model: LanguageModel
+) -> None:
+    worker = make_worker()
+    by = has_spoken(worker, model)
+    submit(model, by=by, requested_lane="low", prompt=NEXT, max_tokens=8)
+    hits = worker.engine.prefix_counters.hits
+    assert cancelled_before_its_first_chunk(worker) == (0, 0)
+    assert worker.engine.prefix_counters.hits == hits, "nothing of it was run"
+
+
+@pytest.mark.parametrize("interrupt", [drain, stall, lose])
+def test_a_cancel_before_the_first_chunk_of_a_later_run_costs_what_the_earlier_one_ran(
+    make_worker: Callable[..., HandDrivenWorker], model: LanguageModel, interrupt: Interrupt
+) -> None:
+    worker = make_worker()
+    by = has_spoken(worker, model)
+    generation = submit(model, by=by, requested_lane="low", prompt=NEXT, max_tokens=8)
+    worker.claim()
+    worker.turn_until(lambda: generation in worker.engine.keys and worker.loop.roster[generation].begun)
+    sequence = worker.loop.roster[generation]
+    done, _ = worker.loop.roster.progress(sequence)
+    assert sequence.cached_tokens is not None
+    assert len(TURN) <= sequence.cached_tokens < done < len(NEXT)
+    second = interrupt(worker, model)
+    assert cancelled_before_its_first_chunk(second) == (done, sequence.cached_tokens)
 
 
 def test_what_those_found_that_have_left_is_remembered_of_the_latest_only(
