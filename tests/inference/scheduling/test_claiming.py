@@ -23,6 +23,7 @@ from inference.scheduling.memory import (
     forgotten,
     held_back,
 )
+from tests.inference.scheduling.asked_room import AskedRoom
 
 CAP = 4
 _arrivals = itertools.count(1)
@@ -192,6 +193,17 @@ def test_what_can_never_fit_is_claimed_to_be_ended_and_passes_nobody() -> None:
     assert choice.grant is not None
     assert choice.grant.candidate.verdict is Verdict.NEVER_FITS
     assert choice.deferrals == waiting
+
+
+def test_what_fits_now_is_asked_of_those_that_are_tried_and_of_no_others() -> None:
+    large = [head(f"a{number}", 50, finish=number) for number in range(3)]
+    small = [head(f"b{number}", 10, finish=10 + number) for number in range(50)]
+    waiting = [replace(one, tenant=one.generation) for one in (*large, *small)]
+    capacity = replace(offer(elsewhere=200), room=AskedRoom(budget=100, watermark=60))
+    AskedRoom.asked = 0
+    choice = choose_claim({1: lane(*waiting), 2: lane(head("c1", 150))}, capacity=capacity)
+    assert claimed(choice) == "b0"
+    assert AskedRoom.asked == len(large) + 1
 
 
 def test_what_only_another_worker_can_hold_is_left_to_it_and_holds_nobody_up() -> None:
