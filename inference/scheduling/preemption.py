@@ -12,6 +12,7 @@ has taken or that was withdrawn.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,7 +89,8 @@ def choose_victims(request: Requester, victims: Sequence[Victim], capacity: Capa
     the victims leave missing is evicted.
 
     Bytes do not add up: rows are as long as the longest (``memory``). But a set of victims is never worse for one more,
-    nor for one that was given more in the place of another, so the choice is made by asking what fits, no more.
+    nor for one that was given more in the place of another, so the choice is made by asking what fits, no more. That is
+    asked once where the answer is None, and else a number of times that grows with the logarithm of the victims'.
     """
     eligible = sorted(
         (victim for victim in victims if victim.is_eligible_for(request)),
@@ -113,18 +115,35 @@ def _fewest(
     preferred: Sequence[Victim], suffices: Callable[[Sequence[Victim]], bool], rows: int
 ) -> list[Victim] | None:
     """The fewest that suffice, ``rows`` at least; of the sets of that size, the first in the order given."""
-    count = next(
-        (count for count in range(rows, len(preferred) + 1) if suffices(_largest(preferred, count))), None
-    )
-    if count is None:
+    if len(preferred) < rows or not suffices(preferred):
         return None
+    counts = range(rows, len(preferred))
+    count = rows + bisect_left(counts, True, key=lambda number: suffices(_largest(preferred, number)))
     chosen: list[Victim] = []
-    for index, victim in enumerate(preferred):
+    rest = list(preferred)
+    while len(chosen) < count:
+        taken = _taken_together(chosen, rest, count - len(chosen), suffices)
+        chosen, rest = [*chosen, *rest[:taken]], rest[taken + 1 :]
         left = count - len(chosen)
-        # Whoever comes first is taken if it suffices with the largest of those after it.
-        if left and suffices([*chosen, victim, *_largest(preferred[index + 1 :], left - 1)]):
-            chosen.append(victim)
+        largest = _largest(rest, left + 1)
+        if left and not suffices([*chosen, *largest[: left - 1], *largest[left:]]):
+            needed = set(largest[:left])  # no other can stand in for even the smallest of them
+            return [*chosen, *(victim for victim in rest if victim in needed)]
     return chosen
+
+
+def _taken_together(
+    chosen: Sequence[Victim], rest: Sequence[Victim], left: int, suffices: Callable[[Sequence[Victim]], bool]
+) -> int:
+    """How many of ``rest``, from the first on, may be among the ``left`` that leave beside the ``chosen``.
+
+    Whoever comes first is taken if it suffices with the largest of those after it.
+    """
+
+    def too_many(taken: int) -> bool:
+        return not suffices([*chosen, *rest[:taken], *_largest(rest[taken:], left - taken)])
+
+    return bisect_left(range(1, left + 1), True, key=too_many)
 
 
 def _largest(victims: Sequence[Victim], count: int) -> list[Victim]:

@@ -16,11 +16,15 @@ def room_for(
     candidates: Iterable[Candidate], capacity: Capacity, victims: Sequence[Victim]
 ) -> tuple[Candidate, Preemption] | None:
     """The first candidate for which preemption makes room, and who has to go; None if there is none."""
+    too_large: dict[int, int] = {}  # the least bytes, by lane, for which there can be no room
     for candidate in candidates:
-        requester = Requester(candidate.lane_rank, candidate.bytes)
-        preemption = choose_victims(requester, victims, capacity)
+        lane, bytes_ = candidate.lane_rank, candidate.bytes
+        if lane in too_large and bytes_ >= too_large[lane]:
+            continue
+        preemption = choose_victims(Requester(lane, bytes_), victims, capacity)
         if preemption is not None:
             return candidate, preemption
+        too_large[lane] = bytes_
     return None
 
 

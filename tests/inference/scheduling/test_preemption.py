@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inference.scheduling.memory import Capacity, Room, batch_bytes
@@ -19,6 +19,7 @@ from inference.scheduling.preemption import (
     Victim,
     choose_victims,
 )
+from tests.inference.scheduling.asked_room import AskedRoom
 
 _orders = itertools.count(1)
 
@@ -105,6 +106,16 @@ def test_one_that_makes_all_rows_long_goes_before_two_of_a_lower_lane() -> None:
     """Where there is less than what runs was given, as once rows decode beside which some is kept free."""
     runners = [victim("s1", lane=2), victim("s2", lane=2), victim("large", lane=1, bytes_=20)]
     assert preempt(runners, budget=40) == Preemption(("large",), 0)
+
+
+def test_one_that_was_given_nothing_stays_and_of_those_that_would_do_the_preferred_one_leaves() -> None:
+    runners = [
+        victim("nothing", bytes_=0, generated=1),
+        victim("a", bytes_=1, generated=2),
+        victim("b", bytes_=2, generated=3),
+    ]
+    assert preempt(runners, need=5, budget=10) == Preemption(("a",), 0)
+    assert preempt(runners, need=5, budget=15) == Preemption(("nothing",), 0)
 
 
 def test_rows_and_bytes_are_both_made_up_for() -> None:
@@ -211,3 +222,29 @@ def test_it_is_the_preferred_one_of_the_smallest_sets_that_suffice(
     assert answer.reclaim == min(cached, max(0, held(best) + cached - budget))
     if free_rows >= 1 and held(()) <= budget:
         assert not answer.victims, "the cache alone suffices"
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=100),
+    st.integers(0, 60),
+    st.integers(-100, 2),
+    st.floats(0, 1.2),
+)
+# All long ones must leave, and no short one that stands between two of them.
+@example([1, 30] * 32, 1, 1, 33 / batch_bytes([30] * 65))
+def test_how_often_is_asked_what_fits_grows_with_the_logarithm_of_the_victims(
+    given_bytes: list[int], need: int, free_rows: int, share: float
+) -> None:
+    """Once if all of them do not suffice. Each of them was given something, as sequences are. The budget is a ``share``
+    of what they take with the requester."""
+    named = [replace(victim("", bytes_=bytes_), key=str(number)) for number, bytes_ in enumerate(given_bytes)]
+    budget = round(share * batch_bytes((*given_bytes, need)))
+    room = AskedRoom(budget=budget, given=tuple(given_bytes))
+    capacity = Capacity(room=room, bytes_per_token=1, step=1, free_rows=free_rows, decoding=False)
+    AskedRoom.asked = 0
+    answer = choose_victims(Requester(0, need), named, capacity)
+    if answer is None:
+        assert AskedRoom.asked <= 1
+    else:
+        assert 1 <= AskedRoom.asked <= 2 * len(named).bit_length() + 2
