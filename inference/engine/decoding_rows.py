@@ -39,6 +39,7 @@ class DecodingRows:
 
     def join(self, batch: DecodeBatch) -> None:
         """Take in the rows of another batch, which must not be used any more."""
+        self.sweep()
         self._batch.extend(batch)
 
     def leave(self, row: Row) -> None:

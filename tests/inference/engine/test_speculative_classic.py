@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 from mlx.nn.layers.base import Module
 
+from inference.engine.batch import DecodeBatch
 from inference.engine.drafting.drafter import DraftContext
 from tests.inference.engine.driving import GREEDY, Drive, alone, each_alone, prompts_of
 from tests.inference.engine.speculating import PENALISED, SAMPLINGS, SpeculativeDrive, knowing
@@ -118,3 +119,24 @@ def test_processors_see_the_same_tokens_in_the_batch(tiny_model: Path) -> None:
     assert drive.tokens["g"][:12] == expected
     reached = [tokens for tokens in seen if tokens == text[: len(tokens)]]
     assert [len(tokens) for tokens in reached][:10] == list(range(len(prompt), len(prompt) + 10))
+
+
+def test_who_joins_takes_no_room_beside_who_has_left(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive = SpeculativeDrive(tiny_model)
+    prompts = prompts_of(drive)
+    for key in ("g0", "g1"):
+        drive.admit(key, prompts[key])
+    drive.prefill("g0", "g1")
+    drive.start("mover", prompts["g2"])
+    drive.engine.drop("g0")
+    rows, extend = list[int](), DecodeBatch.extend
+
+    def counted(batch: DecodeBatch, other: DecodeBatch) -> None:
+        extend(batch, other)
+        rows.append(len(batch))
+
+    monkeypatch.setattr(DecodeBatch, "extend", counted)
+    drive.engine.into_classic("mover")
+    assert rows == [2]
