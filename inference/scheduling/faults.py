@@ -1,23 +1,25 @@
 """Whose fault it is that a step of the model failed: a generation's own, or the backend's.
 
-The engine runs the sequences of a step that failed again, each alone, and tells which of them fail alone too. If others
-got on beside them, these have failed by themselves, and end. If nobody got on (a step of one sequence knows no others),
-the *backend is suspected*: it may be broken, or one of them fails wherever it is run. Then all of them go back to the
-queue, where another worker finds them, and it is written down twice: against each of them, in its dispatch record, as
-*suspicion* that grows until it is taken for the cause and ends; and against the backend, in its worker.
+The engine runs the sequences of a step that failed again, each alone, and tells which of them fail alone
+too. If others got on beside them, these have failed by themselves, and end. If nobody got on (a step of one sequence
+knows no others), the *backend is suspected*: it may be broken, or one of them fails wherever it is run. Then all of
+them go back to the queue, where another worker finds them, and it is written down twice: against each of them, in its
+dispatch record, as *suspicion* that grows until it is taken for the cause and ends; and against the backend, in its
+worker.
 
-A prompt's chunk that succeeds clears the backend of the prompts that failed before it, a token that does of all that
-failed. So whatever prompts come, a worker is not given up as long as it produces; that ends by itself once no prompt
-succeeds any more. A worker that still runs prompts and produces nothing behind them is given up: there is always
-another prompt.
+A token clears the backend of all that failed before it, a prompt's first one only of prompts. So whatever prompts come,
+a worker is not given up as long as it produces; that ends by itself once no prompt succeeds any more. A worker that
+produces nothing behind first tokens is given up: there is always another prompt. What works and gives no token clears
+nothing: other chunks of prompts, and what is run again of a stream, may work where no token does.
 
 Bounds, in steps that failed as a whole:
 
 - A generation that fails whenever it is run alone ends with the third of them, here or elsewhere: it costs two
-  retries, and by itself no worker, for that takes five in a row.
+  retries, and by itself no worker, for that takes five without a token between them.
 - Whatever it fails beside, it ends with the twelfth, so that two backends at most are given up for it.
-- A backend with which everything fails is given up with the fifth. Of generations with which none had failed before, it
-  ends at most one: one that it ran alone three times. Any number that it ran together go back unharmed.
+- A backend with which everything fails, or all that gives a token, is given up with the fifth. Of generations with
+  which none had failed before, it ends at most one: one that it ran alone three times. Any number that it ran together
+  go back unharmed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ ALONE: Final = 4
 TOGETHER: Final = 1
 #: The suspicion from which on a generation is taken for the cause.
 CAUSE: Final = 12
-#: Failed steps in a row with which a backend is given up.
+#: Failed steps with which a backend is given up if no token clears it between them.
 GIVEN_UP: Final = 5
 
 
@@ -77,6 +79,8 @@ class BackendHealth:
             return replace(self, prompts=self.prompts + 1)
         return replace(self, tokens=self.tokens + 1)
 
-    def worked(self, work: Work) -> BackendHealth:
-        """After a step in which at least one sequence got on."""
+    def worked(self, work: Work, tokens: int) -> BackendHealth:
+        """After a step in which at least one sequence got on, and that gave so many tokens."""
+        if not tokens:
+            return self
         return replace(self, prompts=0) if work is Work.PROMPTS else BackendHealth()

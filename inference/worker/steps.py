@@ -94,7 +94,7 @@ class Steps:
             return
         for key, fault in result.faults.items():
             self._departures.fail(self._roster[key], Fault.SEQUENCE, fault)
-        self._health = self._health.worked(work)
+        self._health = self._health.worked(work, len(result.tokens))
         now = time.monotonic()
         for sequence in prompts:
             if sequence.key not in result.faults:
@@ -115,7 +115,7 @@ class Steps:
         if result.fault is not None:
             self._step_failed(Work.TOKENS, [sequence], result.fault)
             return
-        self._health = self._health.worked(Work.TOKENS)
+        self._health = self._health.worked(Work.TOKENS, len(result.tokens))
         self._take(sequence, result.tokens, time.monotonic(), result.proposed, result.accepted)
 
     def _step_failed(self, work: Work, sequences: Sequence[RunningSequence], fault: Exception) -> None:

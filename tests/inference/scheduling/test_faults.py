@@ -37,8 +37,9 @@ class Service:
     ended: set[str] = field(default_factory=set)
     given_up: int = 0
 
-    def run(self, step: Step, failing: frozenset[str]) -> None:
-        """A step with which ``failing`` fail; who has ended is not there any more."""
+    def run(self, step: Step, failing: frozenset[str], *, silent: bool = False) -> None:
+        """A step with which ``failing`` fail; who has ended is not there any more. Who gets on has a token, unless the
+        step is ``silent``."""
         work, wanted = step
         ran = wanted - self.ended
         if not ran:
@@ -46,7 +47,7 @@ class Service:
         faulted = ran & failing
         if not backend_suspected(len(ran), len(faulted)):
             self.ended |= faulted
-            self.health = self.health.worked(work)
+            self.health = self.health.worked(work, 0 if silent else len(ran - faulted))
             return
         self.health = self.health.failed(work)
         for generation in ran:
@@ -81,12 +82,14 @@ def test_a_generation_ends_between_its_third_and_its_twelfth_failed_step(compani
     assert failed < 12 or 1 not in companies[:11]
 
 
-@given(st.lists(steps, max_size=60), st.sampled_from(GENERATIONS))
-def test_a_poisoned_generation_harms_nobody_and_no_worker(order: list[Step], poisoned: str) -> None:
+@given(st.lists(st.tuples(steps, st.booleans()), max_size=60), st.sampled_from(GENERATIONS))
+def test_a_poisoned_generation_harms_nobody_and_no_worker(
+    order: list[tuple[Step, bool]], poisoned: str
+) -> None:
     service, tried = Service(), 0
-    for step in order:
+    for step, silent in order:
         tried += step[1] == {poisoned}
-        service.run(step, frozenset(poisoned))
+        service.run(step, frozenset(poisoned), silent=silent)
         if tried >= 3 or (poisoned in step[1] and len(step[1]) > 1):
             assert service.ended == {poisoned}
     assert service.ended <= {poisoned}
@@ -152,7 +155,24 @@ def test_a_worker_that_runs_prompts_and_produces_nothing_behind_them_is_given_up
     assert service.given_up == 1
 
 
-def test_a_prompt_that_succeeds_clears_the_backend_of_the_prompts_before_it() -> None:
+@given(st.lists(steps, min_size=5, max_size=5), st.lists(st.tuples(steps, st.integers(0, 4)), max_size=30))
+def test_a_backend_with_which_all_fails_that_gives_a_token_is_given_up_with_its_fifth_step(
+    failing: list[Step], working: list[tuple[Step, int]]
+) -> None:
+    service = Service()
+    for number, step in enumerate(failing):
+        for silent, before in working:
+            if before == number:
+                service.run(silent, frozenset(), silent=True)
+        assert service.given_up == 0
+        if step[1] - service.ended:
+            service.run(step, step[1])
+        else:
+            service.run((step[0], frozenset("z")), frozenset("z"))
+    assert service.given_up == 1
+
+
+def test_a_prompts_first_token_clears_the_backend_of_the_prompts_before_it() -> None:
     service = Service()
     for generation in "abcdefgh":
         service.run((Work.PROMPTS, frozenset(generation)), frozenset(generation))

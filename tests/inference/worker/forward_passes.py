@@ -21,9 +21,14 @@ class ForwardPasses:
     def __init__(self) -> None:
         #: Whether every pass fails.
         self.broken = False
+        #: Passes of fewer tokens fail.
+        self.shortest = 0
+        #: How many tokens each pass was to run of its rows, also one that failed.
+        self.sizes: list[int] = []
 
     def check(self, tokens: mx.array) -> None:
-        if self.broken:
+        self.sizes.append(tokens.shape[-1])
+        if self.broken or self.sizes[-1] < self.shortest:
             raise MemoryError("device")
         if (tokens == POISON).any().item():
             raise RuntimeError("poisoned")

@@ -22,6 +22,7 @@ from tests.inference.worker.conftest import (
     ENDLESS,
     GREEDY,
     PROMPT,
+    SETTINGS,
     HandDrivenWorker,
     alone,
     end_of,
@@ -33,6 +34,7 @@ from tests.inference.worker.test_slot import speculating
 
 __all__ = ["forward_passes"]
 
+CHUNK = SETTINGS.limits.chunk_tokens
 SHORT = PROMPT[:4]
 #: As long as a short one: both are run in one pass.
 POISONED = [*PROMPT[:3], POISON]
@@ -131,6 +133,26 @@ def test_only_steps_that_failed_count_against_a_generation_not_the_claims_that_i
     worker.claim()
     worker.run_dry()
     assert tokens_of(worker.log(generation)) == expected
+
+
+@pytest.mark.parametrize(
+    ("shortest", "prompt"), [(2, PROMPT), (CHUNK, PROMPT * 3)], ids=["no stream goes on", "no prompt ends"]
+)
+def test_a_worker_that_only_runs_what_gives_no_token_is_given_up(
+    worker: HandDrivenWorker,
+    model: LanguageModel,
+    forward_passes: ForwardPasses,
+    shortest: int,
+    prompt: list[int],
+) -> None:
+    forward_passes.shortest = shortest
+    for _ in range(2):
+        submit(model, prompt=prompt)
+    for failed in range(1, 6):
+        worker.claim()
+        worker.run_dry()
+        assert worker.metrics.faults(Fault.BACKEND).value == failed
+    assert not goes_on(worker)
 
 
 # A poisoned generation
