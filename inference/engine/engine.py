@@ -181,6 +181,11 @@ class Engine:
         self._check_thread()
         self._row_batches.warm_waiting(self._rows.values())
 
+    def set_rerun_tokens(self, tokens: int) -> None:
+        """Run so many tokens at most in a pass, and about as many beside a ``decode``, of what has to be run again."""
+        self._check_thread()
+        self._row_batches.chunk_tokens = tokens
+
     def prefill(self, keys: Sequence[str], chunk_tokens: int) -> StepResult:
         """Run at most ``chunk_tokens`` tokens of each of these parked prompts.
 
@@ -189,7 +194,7 @@ class Engine:
         """
         result = StepResult()
         groups: dict[int, list[Row]] = {}
-        for row in self._begin(keys, chunk_tokens):
+        for row in self._begin(keys):
             if run_chunk(row, chunk_tokens, result):
                 groups.setdefault(min(row.remaining, _SHORTEST_PADDED), []).append(row)
         for rows in groups.values():
@@ -201,7 +206,7 @@ class Engine:
 
         A sequence that emitted its first token in a prefill since the last ``decode`` may get none: the
         batch is one step ahead, and its next token is only now being computed. Nor do those that failed together in an
-        earlier step get any until they have been run again, a chunk a step. ``more``: whether any of them will be
+        earlier step get any until they have been run again, a part a step. ``more``: whether any of them will be
         asked for another. If not, none is computed that nobody takes; and who was mistaken loses a step, and no token.
         """
         self._check_thread()
@@ -234,7 +239,7 @@ class Engine:
         From then on the sequence speculates: it has caches of its own, and ``decode`` passes it by.
         """
         result = StepResult()
-        [row] = self._begin([key], chunk_tokens)
+        [row] = self._begin([key])
         if not run_chunk(row, chunk_tokens, result):
             return result
         try:
@@ -313,10 +318,9 @@ class Engine:
         if row.state is RowState.DECODING:
             self._decoding_rows.leave(row)
 
-    def _begin(self, keys: Sequence[str], chunk_tokens: int) -> list[Row]:
+    def _begin(self, keys: Sequence[str]) -> list[Row]:
         """These parked rows, ready for a chunk."""
         self._check_thread()
-        self._row_batches.chunk_tokens = chunk_tokens
         self._decoding_rows.sweep()
         rows = [self._rows[key] for key in keys]
         for row in rows:

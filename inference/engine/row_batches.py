@@ -19,7 +19,7 @@ _log: Final = logging.getLogger(__name__)
 class RowBatches:
     """Makes the batches of rows that are alone.
 
-    ``chunk_tokens``: how many tokens are run in one forward pass when a row is run again.
+    ``chunk_tokens``: how many tokens at most are run in one forward pass when a row is run again.
     """
 
     def __init__(self, model: Module, vocab_size: int, prefixes: RowPrefixes) -> None:

@@ -151,6 +151,7 @@ class TickLoop:
         self._last = decision = self._terms.charged(plan.state, plan.decision)
         self._owe(plan, decision)
         self.board.begin(decision, self._terms.limits)
+        self._engine.set_rerun_tokens(self._terms.limits.chunk_tokens)
         rows, started = self.roster.decoding_rows, time.monotonic()
         match decision.action:
             case Action.PREFILL:

@@ -18,12 +18,13 @@ def tokens_of(passes: list[tuple[int, ...]]) -> int:
 
 
 def decoding(model_dir: Path) -> Drive:
-    """All of the prompts, and one that fails the step after its third token."""
+    """All of the prompts, and one that fails the step after its third token; they were run in other chunks."""
     drive = drive_poisonable(model_dir)
+    drive.engine.set_rerun_tokens(CHUNK)
     for key, prompt in PROMPTS.items():
         drive.admit(key, prompt, namespace="tenant")
     drive.admit("bad", [20, 21, 22], processors=[PoisonAt(3 + 2)], namespace="tenant")
-    drive.finish_prefill(*PROMPTS, "bad", chunk=CHUNK)
+    drive.finish_prefill(*PROMPTS, "bad", chunk=2)
     return drive
 
 
@@ -67,7 +68,7 @@ def test_what_is_run_again_is_a_chunk_a_step_and_who_is_done_goes_on(any_tiny_mo
         steps += 1
         # Beside the chunk: a step of each row, and one more of each that comes back.
         assert tokens_of(passes) <= CHUNK + 2 * (len(PROMPTS) + 1)
-    assert steps > len(PROMPTS) * len(PROMPTS["g0"]) // CHUNK
+    assert 1 < steps / (len(PROMPTS) * len(PROMPTS["g0"]) // CHUNK) < 2
     assert len(drive.tokens["g0"]) > len(drive.tokens["g3"])
     finished = drive.decode_until(24)
     assert {key: finished[key] for key in PROMPTS} == each_alone(any_tiny_model, PROMPTS)

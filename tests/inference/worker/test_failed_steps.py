@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import redis
@@ -12,10 +13,10 @@ from inference.engine.engine import Engine
 from inference.messages import EndState, Sampling
 from inference.models import LanguageModel
 from inference.scheduling.speculation import DeclineReason
-from inference.scheduling.tick import Action
+from inference.scheduling.tick import Action, PrefillLimits
 from inference.worker.loop import LoopEnd
 from inference.worker.metrics import Fault
-from inference.worker.requests import Drain
+from inference.worker.requests import Drain, Reconfigure
 from inference.worker.sequences import INTERNAL_ERROR
 from tests.inference.engine.speculating import ScriptedDrafter
 from tests.inference.worker.conftest import (
@@ -153,6 +154,24 @@ def test_a_worker_that_only_runs_what_gives_no_token_is_given_up(
         worker.run_dry()
         assert worker.metrics.faults(Fault.BACKEND).value == failed
     assert not goes_on(worker)
+
+
+# What is run again
+
+
+def test_what_is_run_again_is_run_by_the_chunk_that_holds_now(
+    worker: HandDrivenWorker, model: LanguageModel, forward_passes: ForwardPasses
+) -> None:
+    submit(model, prompt=PROMPT * 3)
+    worker.claim()
+    worker.turn_until(lambda: worker.loop.roster.decoding_rows == 1)
+    worker.loop.ask(Reconfigure(replace(SETTINGS, limits=PrefillLimits(chunk_tokens=24, interval=2))))
+    forward_passes.shortest = 2
+    forward_passes.sizes.clear()
+    worker.run_dry()
+    step, *again, last = forward_passes.sizes
+    assert (step, last) == (1, 1)
+    assert again == [24, 24, 12]
 
 
 # A poisoned generation
