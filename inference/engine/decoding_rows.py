@@ -91,6 +91,7 @@ class DecodingRows:
 
     def _run_apart(self, result: StepResult) -> None:
         """Run about a chunk of what is to be run again; who is done with it has a token, and is in the batch again."""
+        result.rerun = True
         mx.clear_cache()
         left = self._row_batches.chunk_tokens
         for row in list(self._apart.values()):

@@ -83,6 +83,7 @@ def _try_to_end(
 
 def _renewed(row: Row, known: Prefix | None, row_batches: RowBatches, result: StepResult) -> bool:
     """Begin a parked row again behind what is ``known`` of it, and run all but its last token; whether it could be."""
+    result.rerun = True
     try:
         row.prefill = row_batches.run_again(row, known)
     except Exception as fault:  # noqa: BLE001 (reported)

@@ -10,11 +10,13 @@ class StepResult:
     """What one action produced.
 
     ``tokens``: ``(key, token)``, at most one a sequence. ``faults``: what ended a sequence, by key; nothing
-    of the other sequences is lost or repeated. A faulted sequence has to be dropped.
+    of the other sequences is lost or repeated. A faulted sequence has to be dropped. ``rerun``: whether anything was
+    run again, beside what was asked for or in place of it.
     """
 
     tokens: list[tuple[str, int]] = field(default_factory=list)
     faults: dict[str, Exception] = field(default_factory=dict)
+    rerun: bool = False
 
 
 @dataclass(frozen=True)

@@ -152,16 +152,17 @@ class TickLoop:
         self._owe(plan, decision)
         self.board.begin(decision, self._terms.limits)
         self._engine.set_rerun_tokens(self._terms.limits.chunk_tokens)
-        rows, started = self.roster.decoding_rows, time.monotonic()
+        rows, started, as_planned = self.roster.decoding_rows, time.monotonic(), True
         match decision.action:
             case Action.PREFILL:
                 self._ledger = plan.prompts.ledger
-                self._steps.prefill(plan.chosen, plan.prompts, started)
+                as_planned = self._steps.prefill(plan.chosen, plan.prompts, started)
             case Action.DECODE:
-                self._steps.decode(started)
+                as_planned = self._steps.decode(started)
             case Action.SPECULATE:
-                self._steps.speculate(self._terms.limits.chunk_tokens, started)
-        self._account.enter(decision, rows, plan.prompt_tokens, time.monotonic() - started)
+                as_planned = self._steps.speculate(self._terms.limits.chunk_tokens, started)
+        seconds = time.monotonic() - started
+        self._account.enter(decision, rows, plan.prompt_tokens, seconds, as_planned=as_planned)
         if self._outbox or decision.action is not Action.IDLE:
             self._departures.heed(self._outbox.publish())
         self._progress.mark()

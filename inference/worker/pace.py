@@ -49,6 +49,11 @@ class Pace:
         if padded_tokens >= chunk_tokens:
             self._full_chunk = token_ms
 
+    def disturbed(self) -> None:
+        """In a tick something failed or was run again: how long it took tells nothing, nor does what a decode tick
+        behind it takes."""
+        self._rows = 0
+
     def speculated(self, drafted: int, ms: float) -> None:
         """A round with so many drafted tokens took so long."""
         self._rows = 0

@@ -24,7 +24,8 @@ class Steps:
     """Runs the model's actions, and gives each sequence its tokens or its fault. Belongs to the tick thread.
 
     What there is to say of an action is in the outbox when it returns. ``started`` is when it began, in monotonic
-    seconds.
+    seconds. Each tells whether it went as planned: nothing failed, and nothing was run again. How long another took
+    says nothing of its work.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Steps:
         """What the steps so far say of the backend."""
         return self._health
 
-    def prefill(self, sequences: Sequence[RunningSequence], prompts: PromptPlan, started: float) -> None:
+    def prefill(self, sequences: Sequence[RunningSequence], prompts: PromptPlan, started: float) -> bool:
         """Run of the prompts of ``sequences`` what was planned."""
         keys = [sequence.key for sequence in sequences]
         lane = self._metrics.prefill(sequences[0].task.lane)  # they are all of one
@@ -57,23 +58,28 @@ class Steps:
         lane.chunks.add(len(keys))
         lane.tokens.add(prompts.padded)
         lane.held.add(prompts.held)
-        self._step(Work.PROMPTS, sequences, lambda: self._engine.prefill(keys, prompts.tokens), started)
+        return self._step(
+            Work.PROMPTS, sequences, lambda: self._engine.prefill(keys, prompts.tokens), started
+        )
 
-    def decode(self, started: float) -> None:
+    def decode(self, started: float) -> bool:
         """One token for every row that decodes."""
         sequences = self._roster.decoding
         more = not all(sequence.ends_with_next for sequence in sequences)
-        self._step(Work.TOKENS, sequences, lambda: self._engine.decode(more=more), started)
+        return self._step(Work.TOKENS, sequences, lambda: self._engine.decode(more=more), started)
 
-    def speculate(self, chunk_tokens: int, started: float) -> None:
+    def speculate(self, chunk_tokens: int, started: float) -> bool:
         """One slice of whoever holds the slot: a round, or at most ``chunk_tokens`` of its prompt."""
         sequence = self._slot.holder
         if self._roster.is_parked(sequence):
-            self._step(Work.PROMPTS, [sequence], lambda: self._slot.run_prompt(chunk_tokens), started)
+            as_planned = self._step(
+                Work.PROMPTS, [sequence], lambda: self._slot.run_prompt(chunk_tokens), started
+            )
         else:
-            self._round(sequence)
+            as_planned = self._round(sequence)
         if self._roster.find(sequence.key) is sequence:
             self._slot.end_slice()
+        return as_planned
 
     def _step(
         self,
@@ -81,17 +87,17 @@ class Steps:
         sequences: Sequence[RunningSequence],
         act: Callable[[], StepResult],
         started: float,
-    ) -> None:
+    ) -> bool:
         """One action for ``sequences``: each gets its token, its progress or its fault, and none another's."""
         prompts = [sequence for sequence in sequences if self._roster.is_parked(sequence)]
         try:
             result = act()
         except Exception as error:  # noqa: BLE001 (whatever it is, no generation may end the others)
             self._step_failed(work, sequences, error)
-            return
+            return False
         if backend_suspected(len(sequences), len(result.faults)):
             self._step_failed(work, sequences, next(iter(result.faults.values())))
-            return
+            return False
         for key, fault in result.faults.items():
             self._departures.fail(self._roster[key], Fault.SEQUENCE, fault)
         self._health = self._health.worked(work, len(result.tokens))
@@ -105,18 +111,20 @@ class Steps:
                 sequence.timeline.chunk(started, now, done, total, beside=len(sequences) - 1)
         for key, token in result.tokens:
             self._take(self._roster.produced(key), [token], now)
+        return not (result.faults or result.rerun)
 
-    def _round(self, sequence: RunningSequence) -> None:
+    def _round(self, sequence: RunningSequence) -> bool:
         try:
             result = self._slot.run_round()
         except Exception as error:  # noqa: BLE001 (whatever it is, no generation may end the others)
             self._step_failed(Work.TOKENS, [sequence], error)
-            return
+            return False
         if result.fault is not None:
             self._step_failed(Work.TOKENS, [sequence], result.fault)
-            return
+            return False
         self._health = self._health.worked(Work.TOKENS, len(result.tokens))
         self._take(sequence, result.tokens, time.monotonic(), result.proposed, result.accepted)
+        return True
 
     def _step_failed(self, work: Work, sequences: Sequence[RunningSequence], fault: Exception) -> None:
         self._health = self._health.failed(work)

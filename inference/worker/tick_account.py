@@ -43,15 +43,19 @@ class TickAccount:
         self._terms = terms
         self.board: Final = SnapshotBoard(roster, self._figures, slot.snapshot)
 
-    def enter(self, decision: TickDecision, rows: int, prompt_tokens: int, seconds: float) -> None:
-        """Count a tick that took ``seconds``, and learn from it.
+    def enter(
+        self, decision: TickDecision, rows: int, prompt_tokens: int, seconds: float, *, as_planned: bool
+    ) -> None:
+        """Count a tick that took ``seconds``, and learn from it if it went ``as_planned``.
 
         ``rows`` decoded beside it, or in it; ``prompt_tokens``, padded, were run in it, as prefill or as a slice 0.
         """
         self._metrics.ticks[decision.action].add()
         self._metrics.tick_seconds[decision.action].add(seconds)
         self._metrics.prefill_debt.set(decision.prefill_debt)
-        if decision.action is Action.DECODE:
+        if not as_planned:
+            self._pace.disturbed()
+        elif decision.action is Action.DECODE:
             self._pace.decoded(rows, seconds)
         elif prompt_tokens:
             self._pace.prefilled(prompt_tokens, seconds, self._terms.limits.chunk_tokens)

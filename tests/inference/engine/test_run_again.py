@@ -33,11 +33,12 @@ def test_of_prompts_that_fail_together_only_what_remained_is_run_again(any_tiny_
     prompts = {**PROMPTS, "bad": [*range(20, 60), POISON, 30, 31]}
     for key, prompt in prompts.items():
         drive.admit(key, prompt)
-        drive.prefill(key, chunk=len(prompt) - 4)
+        assert not drive.prefill(key, chunk=len(prompt) - 4).rerun
     passes = passes_of(drive)
     result = drive.prefill(*prompts, chunk=CHUNK)
     assert result.faults.keys() == {"bad"}
     assert {key for key, _ in result.tokens} == set(PROMPTS)
+    assert result.rerun
     assert tokens_of(passes) == 4 * len(PROMPTS)
     finished = drive.decode_until(24)
     assert {key: finished[key] for key in PROMPTS} == each_alone(any_tiny_model, PROMPTS)

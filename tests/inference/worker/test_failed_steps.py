@@ -13,7 +13,7 @@ from inference.engine.engine import Engine
 from inference.messages import EndState, Sampling
 from inference.models import LanguageModel
 from inference.scheduling.speculation import DeclineReason
-from inference.scheduling.tick import Action, PrefillLimits
+from inference.scheduling.tick import DEFAULT_CHUNK_TOKENS, Action, PrefillLimits
 from inference.worker.loop import LoopEnd
 from inference.worker.metrics import Fault
 from inference.worker.requests import Drain, Reconfigure
@@ -172,6 +172,37 @@ def test_what_is_run_again_is_run_by_the_chunk_that_holds_now(
     step, *again, last = forward_passes.sizes
     assert (step, last) == (1, 1)
     assert again == [24, 24, 12]
+
+
+def test_a_decode_tick_that_runs_something_again_does_not_tell_what_decoding_takes(
+    worker: HandDrivenWorker, model: LanguageModel, forward_passes: ForwardPasses
+) -> None:
+    submit(model)
+    worker.claim()
+    worker.turn_until(lambda: worker.loop.roster.decoding_rows == 1)
+    forward_passes.shortest = 2
+    assert worker.turn() is Action.DECODE
+    assert len(worker.loop.roster) == 1, "it is being run again"
+    worker.run_dry()
+    shown = worker.loop.board.latest
+    assert shown is not None
+    assert shown.decode_ms is None
+
+
+@pytest.mark.parametrize("beside", [[], [SHORT]], ids=["alone", "beside another"])
+def test_a_prompt_that_fails_at_once_does_not_tell_what_prompts_take(
+    worker: HandDrivenWorker, model: LanguageModel, forward_passes: ForwardPasses, beside: list[list[int]]
+) -> None:
+    """It would seem to cost next to nothing, and the next chunk would be the largest that there is."""
+    worker.loop.ask(Reconfigure(replace(SETTINGS, longest_stall_ms=100)))
+    for prompt in [POISONED, *beside]:
+        submit(model, prompt=prompt)
+    claim_all(worker)
+    assert worker.turn() is Action.PREFILL
+    shown = worker.loop.board.latest
+    assert shown is not None
+    assert shown.chunk_ms is None
+    assert worker.metrics.chunk_tokens.value == DEFAULT_CHUNK_TOKENS
 
 
 # A poisoned generation

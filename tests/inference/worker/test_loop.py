@@ -444,6 +444,23 @@ def test_a_fault_ends_its_own_generation_only(
     assert faults_of(faulty) == {"sequence": 1}
 
 
+def test_a_decode_tick_with_a_fault_does_not_tell_what_decoding_takes(
+    faulty: HandDrivenWorker, model: LanguageModel
+) -> None:
+    bad, good = submit(model, prompt=PROMPT[:4]), submit(model, prompt=PROMPT[:4])
+    faulty.claim()
+    faulty.claim()
+    assert faulty.turn() is Action.PREFILL
+    engine_of(faulty).faults[bad] = RuntimeError("overheated")
+    assert faulty.turn() is Action.DECODE
+    assert end_of(faulty.log(bad)).state is EndState.FAILED
+    faulty.loop.ask(Cancel({good: CancelReason.CLIENT_REQUESTED}))
+    assert faulty.turn() is Action.IDLE
+    shown = faulty.loop.board.latest
+    assert shown is not None
+    assert shown.decode_ms is None
+
+
 def test_a_fault_in_a_generations_own_text_ends_it_only(
     worker: HandDrivenWorker, model: LanguageModel, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ def test_what_one_more_row_adds_is_told_once_two_numbers_of_rows_are_known() -> 
     assert pace.batch_cost == pytest.approx(0.3), "the median, which one slow tick does not move"
 
 
-@pytest.mark.parametrize("before", ["more rows", "a round", "a prompt"])
+@pytest.mark.parametrize("before", ["more rows", "a round", "a prompt", "a failure"])
 def test_a_decode_tick_whose_step_was_run_before_it_does_not_tell_what_a_row_costs(before: str) -> None:
     """The last tick of the longer of two answers took 15 ms here: a second row seemed to cost five first ones."""
     pace = Pace()
@@ -41,6 +41,8 @@ def test_a_decode_tick_whose_step_was_run_before_it_does_not_tell_what_a_row_cos
             pace.decoded(2, 0.110)
         elif before == "a round":
             pace.speculated(0, 180.0)
+        elif before == "a failure":
+            pace.disturbed()
         else:
             pace.prefilled(64, 0.4, 64)
         pace.decoded(1, 0.015)
