@@ -26,6 +26,9 @@ class DecodingRows:
     tokens of its answer. Without that it costs its prompt too. (By halves would cost more: all rows but the bad one
     have to be run again in any case, and those beside it once more for each halving.) However much it is, a step runs
     about a chunk of it, row by row, and gives the others their tokens.
+
+    Those that fail alone as well are faulted in one step: with the first token of another, which got on beside them, or
+    once nobody is left that could.
     """
 
     def __init__(self, model: Module, row_batches: RowBatches, prefixes: RowPrefixes) -> None:
@@ -68,6 +71,7 @@ class DecodingRows:
             self._step_batch(rows, result, more=more)
         if self._apart:
             self._run_apart(result)
+        self._tell_doomed(rows, result)
 
     def _step_batch(self, rows: Mapping[str, Row], result: StepResult, *, more: bool) -> None:
         more = more or any(rows[key].ahead for key in self._batch.uids)
@@ -105,14 +109,15 @@ class DecodingRows:
                     return
                 alone = row.prompt_batch.start(row.take(1))
                 [token] = alone.peek()
-            except Exception as fault:  # noqa: BLE001 (reported)
-                self._fail(row, fault, result)
+            except Exception as fault:  # noqa: BLE001 (reported when it is seen who got on)
+                del self._apart[row.key]
+                row.doom(fault)
                 continue
             left -= 1
-            if (own := alone.faults.get(row.key)) is not None:
-                self._fail(row, own, result)
-                continue
             del self._apart[row.key]
+            if (own := alone.faults.get(row.key)) is not None:
+                row.doom(own)
+                continue
             row.prefill = None
             row.ahead = False
             row.tokens.append(token)
@@ -120,14 +125,21 @@ class DecodingRows:
             try:
                 alone.step()
             except Exception as fault:  # noqa: BLE001 (reported when its turn comes)
-                row.state, row.fault = RowState.DOOMED, fault
+                row.doom(fault)
             else:
                 _doom(alone, {row.key: row})
                 self._batch.extend(alone)
 
-    def _fail(self, row: Row, fault: Exception, result: StepResult) -> None:
-        del self._apart[row.key]
-        row.fail(fault, result)
+    def _tell_doomed(self, rows: Mapping[str, Row], result: StepResult) -> None:
+        """Fault the doomed, once it is known who got on beside them. Not yet who has a token of this step: it may be
+        the last that is wanted."""
+        doomed = [row for row in rows.values() if row.state is RowState.DOOMED]
+        if not doomed or (self._apart and not result.tokens):
+            return
+        served = dict(result.tokens)
+        for row in doomed:
+            if row.key not in served and row.fault is not None:
+                row.fail(row.fault, result)
 
 
 def log_failed_together(rows: Sequence[Row], error: Exception) -> None:
@@ -138,5 +150,5 @@ def log_failed_together(rows: Sequence[Row], error: Exception) -> None:
 def _doom(batch: DecodeBatch, rows: Mapping[str, Row]) -> None:
     """Take out of a batch the rows whose next token could not be computed."""
     for key, fault in batch.faults.items():
-        rows[key].state, rows[key].fault = RowState.DOOMED, fault
+        rows[key].doom(fault)
     batch.remove(set(batch.faults))

@@ -51,7 +51,8 @@ class Engine:
     time (``speculate``), for as long as its caller wants; then it may join the others (``into_classic``).
 
     A step that fails as a whole is taken apart: each of its sequences is run again alone, from the tokens
-    that are known, in this step or the next ones, and only those that fail alone as well are faulted.
+    that are known, in this step or the next ones, and only those that fail alone as well are faulted: all of them in
+    one step, with the first token of the others, or once they are known to be all.
 
     What was run of a sequence is kept for others of its namespace that begin alike, within a byte budget; what was
     published of it, for all.
@@ -211,9 +212,6 @@ class Engine:
         """
         self._check_thread()
         result = StepResult()
-        for row in self._rows.values():
-            if row.state is RowState.DOOMED and row.fault is not None:
-                row.fail(row.fault, result)
         self._decoding_rows.step(self._rows, result, more=more)
         self._count_step()
         return result
@@ -291,7 +289,7 @@ class Engine:
         self.drafter.give_back(key)
         row.session = None
         if session.fault is not None:
-            row.state, row.fault = RowState.DOOMED, session.fault
+            row.doom(session.fault)
             return
         row.state, row.ahead = RowState.DECODING, True
         self._decoding_rows.join(session.into_batch())

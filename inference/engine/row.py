@@ -22,7 +22,7 @@ class RowState(StrEnum):
     DECODING = "decoding"
     #: It decodes alone, in rounds, or waits between two of them.
     SPECULATING = "speculating"
-    #: Its next token cannot be computed. Nobody has asked for it yet: the text may end before.
+    #: Its next token cannot be computed, and nobody has been told yet.
     DOOMED = "doomed"
     FAULTED = "faulted"
 
@@ -81,6 +81,11 @@ class Row:
             )
         if not all(0 <= token < vocab_size for token in (*self.tokens, *self.sampling.logit_bias)):
             raise ValueError(f"Sequence {self.key!r} names a token outside the vocabulary of {vocab_size}.")
+
+    def doom(self, fault: Exception) -> None:
+        """Its next token cannot be computed: nothing of it can be used any more. A later ``decode`` says so."""
+        self.state, self.fault = RowState.DOOMED, fault
+        self.prefill = self.session = None
 
     def fail(self, fault: Exception, result: StepResult) -> None:
         """End it by a fault, and say so: nothing of it can be used any more."""

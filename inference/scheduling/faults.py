@@ -1,6 +1,6 @@
 """Whose fault it is that a step of the model failed: a generation's own, or the backend's.
 
-The engine runs the sequences of a step that failed again, each alone, and tells which of them fail alone
+The engine runs the sequences of a step that failed again, each alone, and tells in one step which of them fail alone
 too. If others got on beside them, these have failed by themselves, and end. If nobody got on (a step of one sequence
 knows no others), the *backend is suspected*: it may be broken, or one of them fails wherever it is run. Then all of
 them go back to the queue, where another worker finds them, and it is written down twice: against each of them, in its

@@ -156,6 +156,27 @@ def test_a_worker_that_only_runs_what_gives_no_token_is_given_up(
     assert not goes_on(worker)
 
 
+def test_streams_that_fail_one_by_one_as_they_are_run_again_go_back_together(
+    worker: HandDrivenWorker, model: LanguageModel, engine: Engine, forward_passes: ForwardPasses
+) -> None:
+    expected = alone(engine, PROMPT, GREEDY, 40)
+    generations = [submit(model, max_tokens=40) for _ in range(4)]
+    claim_all(worker)
+    worker.turn_until(lambda: worker.loop.roster.decoding_rows == 4)
+    forward_passes.shortest = 2
+    forward_passes.sizes.clear()
+    while len(worker.loop.roster) == 4:
+        assert worker.turn() is Action.DECODE
+    forward_passes.shortest = 0
+    assert forward_passes.sizes.count(1) == 1 + 4, "together, and each alone"
+    assert all(waits(worker, generation) for generation in generations)
+    assert worker.metrics.faults(Fault.BACKEND).value == 1
+    assert worker.metrics.faults(Fault.SEQUENCE).value == 0
+    claim_all(worker)
+    worker.run_dry()
+    assert [tokens_of(worker.log(generation)) for generation in generations] == [expected] * 4
+
+
 # What is run again
 
 
