@@ -40,9 +40,10 @@ class Verdict(StrEnum):
     """Whether a request is admitted, and why not."""
 
     ADMIT = "admit"
-    #: Its cache would exceed the whole budget. It is let through to be ended, and takes no room.
+    #: Its cache would exceed the whole budget, here and elsewhere. It is let through to be ended, and takes no room.
     NEVER_FITS = "never_fits"
-    #: Its cache would exceed the whole budget here, and not another worker's: it is left to that one.
+    #: Its cache would exceed the whole budget here, and not that of another worker, as far as is known: it is left to
+    #: that one.
     FITS_ELSEWHERE = "fits_elsewhere"
     #: It would fit, but the room is kept for one that has waited too long.
     HOLD_FOR_RESERVED = "hold_for_reserved"
@@ -115,7 +116,8 @@ class Capacity:
 
     ``bytes_per_token`` and ``step`` tell the cost of a sequence (``sequence_bytes``). ``free_rows``: sequences it may
     admit beside those it has, parked ones counted; 0 or less is none. ``decoding``: rows decode. ``longest_elsewhere``:
-    tokens of the longest sequence that another worker of the model can take on; 0 where there is no other.
+    tokens of the longest sequence that another worker of the model can hold; 0 where there is no other, None where that
+    is not known: then nothing is too long for everybody.
     """
 
     room: Room
@@ -123,7 +125,7 @@ class Capacity:
     step: int
     free_rows: int
     decoding: bool
-    longest_elsewhere: int = 0
+    longest_elsewhere: int | None = 0
 
     def __post_init__(self) -> None:
         if self.bytes_per_token < 0 or self.step < 1:
@@ -139,7 +141,8 @@ class Capacity:
             return Verdict.ADMIT
         needed = self.bytes_of(tokens)
         if self.room.never_fits(needed):
-            return Verdict.FITS_ELSEWHERE if tokens <= self.longest_elsewhere else Verdict.NEVER_FITS
+            for_nobody = self.longest_elsewhere is not None and tokens > self.longest_elsewhere
+            return Verdict.NEVER_FITS if for_nobody else Verdict.FITS_ELSEWHERE
         if not self.room.fits(needed, self.decoding):
             return Verdict.DEFER_NO_ROOM
         return Verdict.ADMIT if self.free_rows > 0 else Verdict.DEFER_NO_ROW

@@ -51,7 +51,8 @@ class KvMemory:
         #: Rows that decode, and bytes of the prefix cache, as of the last tick.
         self.decoding = 0
         self.cached = 0
-        #: As ``longest_sequence``, of the other workers that serve the model; None while nobody has looked.
+        #: As ``longest_sequence``, of the other workers that serve the model, those included that may come back; None:
+        #: not known, and what is too long for this one is not ended.
         self.longest_elsewhere: int | None = None
         self._holdings = holdings
         self._bytes_per_token = bytes_per_token
@@ -71,7 +72,7 @@ class KvMemory:
             step=self._step,
             free_rows=self._holdings.slots - len(given),
             decoding=self.decoding > 0,
-            longest_elsewhere=self.longest_elsewhere or 0,
+            longest_elsewhere=self.longest_elsewhere,
         )
 
     def longest_sequence(self) -> int:

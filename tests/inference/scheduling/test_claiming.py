@@ -52,7 +52,7 @@ def offer(
     kept_free: int = 0,
     free_rows: int = 8,
     given: tuple[int, ...] = (),
-    elsewhere: int = 0,
+    elsewhere: int | None = 0,
 ) -> Capacity:
     """A byte a token."""
     room = Room(budget=budget, watermark=kept_free, given=given)
@@ -221,6 +221,7 @@ def test_what_only_another_worker_can_hold_is_left_to_it_and_holds_nobody_up() -
     assert choice.grant is not None
     assert choice.grant.skips == {0: 0, 1: CAP}
     assert claimed(choose_claim({1: lane(large)}, capacity=offer(elsewhere=150))) is None
+    assert claimed(choose_claim({1: lane(large)}, capacity=offer(elsewhere=None))) is None, "nobody knows"
     # One token less elsewhere, and nobody can hold it: it is claimed to be ended.
     choice = choose_claim(alone, capacity=offer(elsewhere=149))
     assert claimed(choice) == "a1"
@@ -323,7 +324,7 @@ offers = st.builds(
     st.integers(0, 40),
     st.integers(-1, 2),
     st.lists(st.integers(0, 30), max_size=3).map(tuple),
-    elsewhere=st.just(0) | st.integers(0, 60),
+    elsewhere=st.sampled_from((0, None)) | st.integers(0, 60),
 )
 
 
@@ -332,7 +333,8 @@ def left_to_others(lanes: Mapping[int, LaneQueue], capacity: Capacity) -> set[st
         one.generation
         for lane_ in lanes.values()
         for one in lane_.heads
-        if capacity.room.budget < one.tokens <= capacity.longest_elsewhere
+        if capacity.room.budget < one.tokens
+        and (capacity.longest_elsewhere is None or one.tokens <= capacity.longest_elsewhere)
     }
 
 

@@ -132,9 +132,17 @@ def test_a_lowered_budget_admits_nothing_and_gives_up_the_cache() -> None:
     assert room.reclaim_for(0, decoding=False) == 20
 
 
-def capacity(budget: int = 100, given: tuple[int, ...] = (), free_rows: int = 1) -> Capacity:
-    room = Room(budget=budget, given=given)
-    return Capacity(room=room, bytes_per_token=2, step=5, free_rows=free_rows, decoding=False)
+def capacity(
+    budget: int = 100, given: tuple[int, ...] = (), free_rows: int = 1, elsewhere: int | None = 0
+) -> Capacity:
+    return Capacity(
+        room=Room(budget=budget, given=given),
+        bytes_per_token=2,
+        step=5,
+        free_rows=free_rows,
+        decoding=False,
+        longest_elsewhere=elsewhere,
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,6 +158,10 @@ def capacity(budget: int = 100, given: tuple[int, ...] = (), free_rows: int = 1)
         (capacity(given=(60,), free_rows=0), 50, Verdict.DEFER_NO_ROOM),
         (capacity(given=(999,), free_rows=0), 0, Verdict.ADMIT),
         (capacity(given=(999,), free_rows=0), 51, Verdict.NEVER_FITS),
+        (capacity(elsewhere=60), 60, Verdict.FITS_ELSEWHERE),
+        (capacity(elsewhere=60), 61, Verdict.NEVER_FITS),
+        (capacity(elsewhere=None), 10**6, Verdict.FITS_ELSEWHERE),
+        (capacity(elsewhere=None), 50, Verdict.ADMIT),
     ],
 )
 def test_the_verdict_names_what_is_missing(offered: Capacity, tokens: int, verdict: Verdict) -> None:
