@@ -6,7 +6,7 @@ another claim (or a withdrawal) has raised it: a worker that was stopped past it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -17,8 +17,8 @@ from inference.dispatch import functions, keys
 from inference.dispatch.token_log import decode, keep_ms
 from inference.messages import CancelReason, GenerationTask, LogEntry, task_decoder
 from inference.scheduling import fair_share
-from inference.scheduling.claiming import Candidate, LaneQueue, choose_claim
-from inference.scheduling.memory import Capacity, Deferrals
+from inference.scheduling.claiming import Candidate, ClaimChoice, LaneQueue, choose_claim
+from inference.scheduling.memory import Capacity, Deferrals, Verdict
 
 #: How often a claim chooses again because others changed the queue in between. Each time, another worker got something.
 CLAIM_ATTEMPTS = 16
@@ -82,10 +82,13 @@ def claim(
     deferrals: Deferrals = (),
     promised: str | None = None,
     cap: int = 4,
+    look_again: Callable[[], Capacity] | None = None,
 ) -> ClaimOutcome:
     """Claim the generation of ``model`` that is to be served next, for ``lease_s`` seconds.
 
     ``capacity``, ``deferrals``, ``promised``, ``cap``: as for ``choose_claim``; by default anything can be taken on.
+    ``look_again``: what there is by now; asked before one is claimed only to be ended, for it may have been accepted
+    because of a worker of which ``capacity`` does not know yet.
 
     First returns to the queue what silent workers held, so that no other process is needed for that. Nothing is
     claimed if nothing waits, nothing fits, or other workers were quicker ``CLAIM_ATTEMPTS`` times in a row (they are
@@ -95,6 +98,9 @@ def claim(
     for _ in range(CLAIM_ATTEMPTS):
         version, lanes = _contenders(client, model)
         choice = choose_claim(lanes, capacity=capacity, deferrals=deferrals, promised=promised, cap=cap)
+        if look_again is not None and _only_ends(choice):
+            capacity = look_again()
+            choice = choose_claim(lanes, capacity=capacity, deferrals=deferrals, promised=promised, cap=cap)
         grant = choice.grant
         if grant is None:
             return ClaimOutcome(
@@ -177,6 +183,10 @@ def acknowledge(client: redis.Redis, generation: str, epoch: int, unused_tokens:
     weight = client.hget(keys.generation(generation), "weight")
     refund = fair_share.refund(unused_tokens, int(weight)) if weight is not None else 0
     return bool(functions.acknowledge(client, generation, epoch, refund, keep_ms()))
+
+
+def _only_ends(choice: ClaimChoice) -> bool:
+    return choice.grant is not None and choice.grant.candidate.verdict is Verdict.NEVER_FITS
 
 
 def _contenders(client: redis.Redis, model: str) -> tuple[bytes, dict[int, LaneQueue]]:

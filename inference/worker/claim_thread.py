@@ -20,7 +20,7 @@ from inference.models import Generation, RunOutcome
 from inference.models.generation import TERMINAL_STATES
 from inference.scheduler_settings import SchedulerSettings
 from inference.scheduling.claiming import Candidate
-from inference.scheduling.memory import Deferrals, Verdict
+from inference.scheduling.memory import Capacity, Deferrals, Verdict
 from inference.settlement import start
 from inference.worker.backoff import Backoff
 from inference.worker.holdings import NOBODY, Holdings
@@ -70,7 +70,9 @@ class ClaimThread(WorkerThread):
         metrics: WorkerMetrics,
         ask: Callable[[Admit | PlanRoom], object],
         progress: Progress,
+        look_around: Callable[[], object] = lambda: None,
     ) -> None:
+        """``look_around`` tells the ``memory`` what other workers can hold by now."""
         super().__init__("claims")
         self._client = client
         self._worker = worker
@@ -83,6 +85,7 @@ class ClaimThread(WorkerThread):
         self._metrics = metrics
         self._ask = ask
         self._progress = progress
+        self._look_around = look_around
         self._standstill_s = max(lease_s / 2, _SHORTEST_STANDSTILL_S)
         self._standing_still = False
         self._failing = False
@@ -149,11 +152,16 @@ class ClaimThread(WorkerThread):
             deferrals=self._deferrals,
             promised=None if plan is None else plan.generation,
             cap=self._settings().lane_floor,
+            look_again=lambda: self._capacity_by_now(victims),
         )
         claimed, candidate = outcome.claim, outcome.candidate
         if claimed is None or candidate is None or self._take(claimed, candidate, asked_at, victims):
             self._note(outcome)
         return outcome
+
+    def _capacity_by_now(self, leaving: Mapping[str, int]) -> Capacity:
+        self._look_around()
+        return self._memory.capacity(leaving=leaving)
 
     def _note(self, outcome: ClaimOutcome) -> None:
         """Go by its ledger from now on. Not by that of a claim which came to nothing: it passed nobody."""
