@@ -88,8 +88,14 @@ class WorkerProcess:
         structlog.contextvars.bind_contextvars(worker=self.id, model=model.name)
         self.metrics: Final = WorkerMetrics()
         self._client = store.sync_client()
-        self._neighbours = Neighbours(self._client, self.id, model.name, times.lease_s, self._memory)
-        self._look_around()
+        self._neighbours = Neighbours(
+            self._client,
+            self.id,
+            model.name,
+            times.lease_s,
+            self._memory,
+            served_before=model.kv_capacity_tokens is not None,
+        )
         self._settings = SettingsWatch(model.id, settings, self._reconfigure)
         self._verdicts = VerdictWatch(
             model.id,
@@ -98,7 +104,7 @@ class WorkerProcess:
             lambda: self.loop.batch_cost,
             lambda verdict: self.loop.ask(Rule(verdict)),
         )
-        progress = Progress()
+        self._progress = progress = Progress()
         self._settlements = SettlementThread(self._client, self._holdings, self.metrics, self._row)
         publisher = TickPublisher(self._client, self.id, self._holdings, self.metrics, progress)
         self.loop: Final = TickLoop(
@@ -125,6 +131,7 @@ class WorkerProcess:
             self.metrics,
             self.loop.ask,
             progress,
+            self._neighbours,
         )
         self._leases = lease_thread(
             LeaseRenewal(
@@ -162,6 +169,7 @@ class WorkerProcess:
             DetachedReaders(self._client, times.detach_grace_s, self.loop, self.loop.ask),
             recovered=lambda: self._housekeeping.hurry(SWEEP),
         )
+        self._tell_capacity_if_possible()
 
     def run(self) -> LoopEnd:
         """Serve until drained, or until the backend is broken; then let go of everything in order."""
@@ -205,20 +213,29 @@ class WorkerProcess:
 
     def _make_room(self, settings: SchedulerSettings) -> None:
         self._memory.budget = self._budget(settings)
-        self._tell_capacity()
+        self._tell_capacity_if_possible()
 
-    def _look_around(self) -> None:
-        """Before the first claim, and before the first word of what this one can hold."""
+    def _tell_capacity_if_possible(self) -> None:
+        """At once, unless Valkey is away: the housekeeping thread does it when it is back."""
         try:
-            self._neighbours()
+            self._tell_capacity()
         except redis.RedisError as error:
             _log.warning("neighbours_unknown", error=str(error))
-        self._tell_capacity()
 
     def _tell_capacity(self) -> None:
-        """The longest sequence that any of the model's workers can hold, for the door. Not while others are unknown."""
-        if self._memory.longest_elsewhere is not None:
-            language_models.note_capacity(self._model.id, self._memory.longest_anywhere())
+        """The longest sequence that a worker of the model which takes work on can hold, for the door. While none does,
+        what is known of those before holds.
+
+        The heartbeat goes first: what is let in by this word may come to another worker at once, and that one is to
+        know of whom it can be left to. Raises ``redis.RedisError`` if it cannot be told, or others cannot be asked.
+        """
+        self._pulse.beat()
+        self._neighbours()
+        gets_on = self._progress.age_s <= self._times.lease_s  # as the others reckon it by the heartbeat
+        own = self._memory.longest_sequence() if self._pulse.ready and gets_on else None
+        told = [tokens for tokens in (own, self._neighbours.longest_now()) if tokens is not None]
+        if told:
+            language_models.note_capacity(self._model.id, max(told))
 
     def _close(self) -> None:
         self._pulse.ready = False
