@@ -70,7 +70,7 @@ class ClaimThread(WorkerThread):
         metrics: WorkerMetrics,
         ask: Callable[[Admit | PlanRoom], object],
         progress: Progress,
-        look_around: Callable[[], object] = lambda: None,
+        look_around: Callable[[], object],
     ) -> None:
         """``look_around`` tells the ``memory`` what other workers can hold by now."""
         super().__init__("claims")

@@ -85,6 +85,10 @@ def model(transactional_db: None, valkey: redis.Redis, roomy_model_dir: Path) ->
     return made
 
 
+def no_others() -> None:
+    """A look at the other workers, where there are none."""
+
+
 def submit(model: LanguageModel, **changes: Any) -> str:
     """Accept one generation; its id."""
     fields = {"prompt": PROMPT, "max_tokens": 12, "sampling": GREEDY, **changes}

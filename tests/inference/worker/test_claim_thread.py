@@ -18,7 +18,7 @@ from inference.worker.progress import Progress
 from inference.worker.requests import Admit, PlanRoom, RoomPlan
 from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
 from tests.inference.doors import entitled_principal
-from tests.inference.worker.conftest import LEASE_S, SETTINGS, HandDrivenWorker, submit
+from tests.inference.worker.conftest import LEASE_S, SETTINGS, HandDrivenWorker, no_others, submit
 
 
 class Ticks(Progress):
@@ -52,6 +52,7 @@ def test_a_worker_whose_ticks_stand_still_claims_nothing_until_they_go_on(
         worker.metrics,
         asked.append,
         ticks,
+        no_others,
     )
     lost = submit(model)
     worker.claim()  # as it did before it hung
@@ -123,6 +124,7 @@ def test_a_claim_into_the_room_of_others_is_tried_ever_more_seldom_while_the_dat
         worker.metrics,
         answer,
         Progress(),
+        no_others,
     )
     thread.start()
     try:

@@ -24,7 +24,7 @@ from inference.worker.progress import Progress
 from inference.worker.requests import Admit, Request
 from inference.worker.settlement_thread import SettlementThread
 from tests.inference.doors import entitled_principal
-from tests.inference.worker.conftest import LEASE_S, SETTINGS, submit, wait_until
+from tests.inference.worker.conftest import LEASE_S, SETTINGS, no_others, submit, wait_until
 
 #: Tokens that the worker has memory for, and rows enough for anybody.
 MEMORY, ROWS = 100, 50
@@ -58,6 +58,7 @@ class Claiming:
             self.metrics,
             self._asked,
             Progress(),
+            no_others,
         )
 
     def _asked(self, request: Request) -> None:
