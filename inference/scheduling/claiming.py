@@ -90,7 +90,7 @@ def choose_claim(
         head.generation
         for lane in lanes.values()
         for head in lane.heads
-        if capacity is None or not _is_left_to_others(head, capacity)
+        if capacity is None or not capacity.is_left_to_others(head.tokens)
     }
     ledger = memory.forgotten(deferrals, waiting)
     lacking: dict[str, Candidate] = {}
@@ -114,12 +114,6 @@ def choose_claim(
             case Verdict.HOLD_FOR_RESERVED | Verdict.FITS_ELSEWHERE:
                 pass
     return ClaimChoice(grant=None, deferrals=ledger, deferred=_admissible(lacking, ledger, cap))
-
-
-def _is_left_to_others(head: Head, capacity: Capacity) -> bool:
-    """Whether only another worker can hold it. It is asked of all that wait, so what runs here is not looked at."""
-    too_large = capacity.room.never_fits(capacity.bytes_of(head.tokens))
-    return too_large and capacity.verdict(head.tokens) is Verdict.FITS_ELSEWHERE
 
 
 def _in_turn(

@@ -135,14 +135,20 @@ class Capacity:
         """What a sequence of ``tokens`` is given: what it takes alone."""
         return sequence_bytes(tokens, self.bytes_per_token, self.step)
 
+    def is_left_to_others(self, tokens: int) -> bool:
+        """Whether a sequence of ``tokens`` can never be held here, and by another worker, as far as is known."""
+        elsewhere = self.longest_elsewhere is None or tokens <= self.longest_elsewhere
+        return elsewhere and self.room.never_fits(self.bytes_of(tokens))
+
     def verdict(self, tokens: int) -> Verdict:
         """Whether a sequence of ``tokens`` can be taken on now; 0 tokens need neither bytes nor a row."""
         if tokens == 0:
             return Verdict.ADMIT
+        if self.is_left_to_others(tokens):
+            return Verdict.FITS_ELSEWHERE
         needed = self.bytes_of(tokens)
         if self.room.never_fits(needed):
-            for_nobody = self.longest_elsewhere is not None and tokens > self.longest_elsewhere
-            return Verdict.NEVER_FITS if for_nobody else Verdict.FITS_ELSEWHERE
+            return Verdict.NEVER_FITS
         if not self.room.fits(needed, self.decoding):
             return Verdict.DEFER_NO_ROOM
         return Verdict.ADMIT if self.free_rows > 0 else Verdict.DEFER_NO_ROW
