@@ -90,10 +90,10 @@ class RunningSequence:
         self.cached_tokens = before.cached_tokens if claim.log else claim.cached
         #: Unix seconds, if this claim had it. Of an earlier one its log tells.
         self.first_token_at: float | None = None
+        if claimed_at is None:
+            claimed_at = time.monotonic()
         self.timeline = RunTimeline(claim, claimed_at)
-        self._last_token_at: float | None = None
-        if claim.silent_s is not None:
-            self._last_token_at = (time.monotonic() if claimed_at is None else claimed_at) - claim.silent_s
+        self._last_token_at = None if claim.silent_s is None else claimed_at - claim.silent_s
         self._logged = "".join(entry.text for entry in claim.log if isinstance(entry, Delta))
         self._last_seq = claim.log[-1].seq if claim.log else 0
         self._read = 0
