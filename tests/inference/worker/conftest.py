@@ -20,6 +20,7 @@ from inference.models import DrafterKind, LanguageModel
 from inference.scheduler_settings import SchedulerSettings, SpeculationSettings
 from inference.scheduling.speculation import SpeculationMode, Verdict
 from inference.scheduling.tick import Action, PrefillLimits
+from inference.worker.claim_thread import ClaimThread
 from inference.worker.holdings import NOBODY, Holdings
 from inference.worker.kv_memory import KvBudget, KvMemory
 from inference.worker.loop import LoopEnd, TickLoop
@@ -28,7 +29,7 @@ from inference.worker.outbox import Outbox
 from inference.worker.process import WorkerProcess, WorkerTimes
 from inference.worker.progress import Progress
 from inference.worker.publisher import TickPublisher
-from inference.worker.requests import Admit
+from inference.worker.requests import Admit, PlanRoom
 from inference.worker.settlement_thread import SettlementThread
 from inference.worker.speculation_profile import SpeculationProfile
 from signalbox.configuration import configuration
@@ -166,6 +167,29 @@ class HandDrivenWorker:
             self.memory,
             settings,
             SpeculationProfile(settings.speculation, lambda _, verdict: self.verdicts.append(verdict)),
+        )
+
+    def claim_thread(
+        self,
+        ask: Callable[[Admit | PlanRoom], object],
+        *,
+        progress: Progress,
+        look_around: Callable[[], object] = no_others,
+    ) -> ClaimThread:
+        """The thread that would claim for it, not started: what it passes on goes to ``ask``."""
+        return ClaimThread(
+            self.client,
+            self.name,
+            self._model,
+            self._lease_s,
+            self.holdings,
+            self.memory,
+            lambda: self.settings,
+            self.settlements,
+            self.metrics,
+            ask,
+            progress,
+            look_around,
         )
 
     def claim(self, promised: str | None = None, instead_of: Mapping[str, int] = NOBODY) -> Claim:

@@ -13,12 +13,11 @@ from inference.dispatch.queue import DispatchQueue
 from inference.models import LanguageModel
 from inference.worker import claim_thread
 from inference.worker.backoff import Backoff
-from inference.worker.claim_thread import ClaimThread
 from inference.worker.progress import Progress
 from inference.worker.requests import Admit, PlanRoom, RoomPlan
 from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
 from tests.inference.doors import entitled_principal
-from tests.inference.worker.conftest import LEASE_S, SETTINGS, HandDrivenWorker, no_others, submit
+from tests.inference.worker.conftest import LEASE_S, HandDrivenWorker, submit
 
 
 class Ticks(Progress):
@@ -40,20 +39,7 @@ def test_a_worker_whose_ticks_stand_still_claims_nothing_until_they_go_on(
 ) -> None:
     caplog.set_level(logging.INFO)
     ticks, asked = Ticks(LEASE_S / 2 + 0.1), list[Admit | PlanRoom]()
-    thread = ClaimThread(
-        valkey,
-        worker.name,
-        model.name,
-        LEASE_S,
-        worker.holdings,
-        worker.memory,
-        lambda: SETTINGS,
-        worker.settlements,
-        worker.metrics,
-        asked.append,
-        ticks,
-        no_others,
-    )
+    thread = worker.claim_thread(asked.append, progress=ticks)
     lost = submit(model)
     worker.claim()  # as it did before it hung
     let_lease_lapse(valkey, lost, model.name)
@@ -112,20 +98,7 @@ def test_a_claim_into_the_room_of_others_is_tried_ever_more_seldom_while_the_dat
 
     monkeypatch.setattr(claim_thread, "Backoff", AtOnce)
     monkeypatch.setattr(claim_thread, "start", away_at_first)
-    thread = ClaimThread(
-        valkey,
-        worker.name,
-        model.name,
-        LEASE_S,
-        worker.holdings,
-        worker.memory,
-        lambda: SETTINGS,
-        worker.settlements,
-        worker.metrics,
-        answer,
-        Progress(),
-        no_others,
-    )
+    thread = worker.claim_thread(answer, progress=Progress())
     thread.start()
     try:
         wait_until(lambda: admitted == [high])

@@ -21,7 +21,6 @@ from inference.models import LanguageModel
 from inference.models.generation import GenerationState
 from inference.scheduling.memory import Verdict
 from inference.worker import heartbeat_thread, housekeeping, neighbours
-from inference.worker.claim_thread import ClaimThread
 from inference.worker.holdings import Holdings
 from inference.worker.kv_memory import KvBudget, KvMemory
 from inference.worker.neighbours import RESTART_S, SILENCE_S, Neighbourhood, Neighbours
@@ -33,7 +32,6 @@ from tests.inference.worker.conftest import (
     CONTEXT_LENGTH,
     ENDLESS,
     PROMPT,
-    SETTINGS,
     TIMES,
     HandDrivenWorker,
     WorkerInThread,
@@ -188,20 +186,7 @@ def test_it_looks_again_before_it_ends_what_it_has_no_memory_for(
     heartbeats.beat(valkey, other(model.name, LARGE))
     long = submit(model, max_tokens=3000)
     asked: list[Admit | PlanRoom] = []
-    thread = ClaimThread(
-        valkey,
-        worker.name,
-        model.name,
-        TIMES.lease_s,
-        worker.holdings,
-        worker.memory,
-        lambda: SETTINGS,
-        worker.settlements,
-        worker.metrics,
-        asked.append,
-        Progress(),
-        look,
-    )
+    thread = worker.claim_thread(asked.append, progress=Progress(), look_around=look)
     thread.start()
     try:
         wait_until(lambda: worker.memory.longest_elsewhere == LARGE)
