@@ -96,10 +96,14 @@ class Stage:
 
 @asynccontextmanager
 async def _staged(stack: LiveStack, left: list[str]) -> AsyncIterator[Stage]:
-    """A scene, at whose end everybody who is still there is cancelled too."""
+    """A scene, at whose end everybody who is still there is cancelled too.
+
+    The last to come is the first to go: a prompt waits behind the stream that was there before it, and would be through
+    as soon as that had left.
+    """
     stage = Stage(stack)
     yield stage
-    for client in list(stage.clients):
+    for client in reversed(stage.clients):
         left.append(client.generation)
         await stage.cancel(client)
 
@@ -135,12 +139,12 @@ def test_queued(stack: LiveStack) -> None:
 
 
 def test_deferred_for_want_of_memory(stack: LiveStack) -> None:
-    """A MiB is memory for 2,048 tokens of this model."""
-    schedule(stack, kv_budget_mib=1, speculation="off")
-    wait_for(stack, lambda: 0 < told(stack, "kv_budget_bytes") <= 1 << 20)
+    """Two MiB are memory for 4,096 tokens of this model: the stream takes almost all of it."""
+    schedule(stack, kv_budget_mib=2, speculation="off")
+    wait_for(stack, lambda: 0 < told(stack, "kv_budget_bytes") <= 2 << 20)
 
     async def scene(stage: Stage) -> str:
-        await (await stage.come(SHORT, max_tokens=1500)).read(TEXT)
+        await (await stage.come(SHORT, _ENDLESS)).read(TEXT)
         before = told(stack, "deferrals_total")
         large = await stage.come(SHORT, max_tokens=1000)
         await stage.until(lambda: told(stack, "deferrals_total") == before + 1)
