@@ -98,6 +98,10 @@ def _of_slot(value: Callable[[SlotSnapshot], str]) -> Callable[[Heartbeat], str]
 
 def _whether_it_speculates(slot: SlotSnapshot) -> str:
     match slot.state:
+        case "forced_on":
+            return "always on"
+        case "forced_off":
+            return "off"
         case "profiling":
             return f"measuring: {counted(slot.samples, 'generation')} timed"
         case "settled":
