@@ -116,6 +116,11 @@ def _grant(slot: SlotSnapshot) -> str:
     return counted(slot.holder.budget, "round") if slot.holder is not None and slot.holder.budget else ""
 
 
+def _draft_length(slot: SlotSnapshot) -> str:
+    """Of the last round; nothing before there was one."""
+    return counted(slot.draft_length, "token") if slot.draft_length else ""
+
+
 def _drafter(slot: SlotSnapshot) -> str:
     name = drafter_name(slot.drafter)
     return f"{name}. {slot.drafter_fault}" if slot.drafter_fault else name
@@ -146,7 +151,7 @@ _VALUES: Final[dict[str, Callable[[Heartbeat], str]]] = {
     "speculation": _of_slot(_whether_it_speculates),
     "drafter": _of_slot(_drafter),
     "draft_model": _of_slot(_draft_model),
-    "draft_tokens": _of_slot(lambda slot: counted(slot.draft_length, "token")),
+    "draft_tokens": _of_slot(_draft_length),
     "grant_rounds": _of_slot(_grant),
     "speculate_undecided": _of_slot(lambda slot: _SWITCH[slot.speculate_undecided]),
 }
