@@ -129,8 +129,8 @@ class Configuration(BaseSettings):
     lease_seconds: float = Field(
         default=15.0,
         gt=0,
-        description="How long a worker may stay silent before its generations go back to the queue. Must exceed the "
-        "longest prefill chunk.",
+        description="How long a worker may stay silent before its generations go back to the queue. At least twice "
+        "what the longest prefill chunk takes: a worker claims nothing while a tick takes more than half of it.",
     )
     drain_seconds: float = Field(
         default=10.0,
