@@ -42,6 +42,7 @@ from tests.inference.worker.conftest import (
     GREEDY,
     PROMPT,
     TIMES,
+    DecodeSteps,
     HandDrivenWorker,
     WorkerInThread,
     alone,
@@ -146,14 +147,20 @@ def test_work_that_was_committed_but_never_queued_is_swept_in(
 
 
 def test_a_store_that_lost_everything_costs_no_accepted_work(
-    start_worker: StartWorker, model: LanguageModel, engine: Engine, valkey: redis.Redis
+    start_worker: StartWorker,
+    model: LanguageModel,
+    engine: Engine,
+    valkey: redis.Redis,
+    decode_steps: DecodeSteps,
 ) -> None:
     """The lost claim is forgotten, the work is swept in, claimed above the database's epoch, and run anew."""
     expected = alone(engine, PROMPT, GREEDY, 400)
     worker = start_worker(replace(TIMES, lease_s=2.0))
+    decode_steps.only(5)
     generation = submit(model, max_tokens=400)
     wait_for_tokens(valkey, generation, 3)
     valkey.flushall()
+    decode_steps.more()
     done = wait_for_state(generation, GenerationState.COMPLETED)
     assert tokens_of(token_log.read(valkey, generation)) == expected
     assert done.epoch >= 2
@@ -349,14 +356,26 @@ def test_a_draft_model_whose_files_are_gone_is_told_and_not_the_setting(
 
 
 def test_a_higher_lane_runs_at_once_in_a_full_worker_and_the_lower_one_loses_nothing(
-    start_worker: StartWorker, model: LanguageModel, engine: Engine, valkey: redis.Redis
+    start_worker: StartWorker,
+    model: LanguageModel,
+    engine: Engine,
+    valkey: redis.Redis,
+    decode_steps: DecodeSteps,
 ) -> None:
     LanguageModel.objects.update(slots=1)
     model.refresh_from_db()
     start_worker()
+    decode_steps.only(5)
     low = submit(model, by=entitled_principal("low"), requested_lane="low", max_tokens=300)
     wait_for_tokens(valkey, low, 3)
     high = submit(model, by=entitled_principal("high"), requested_lane="high", max_tokens=3)
+
+    def high_has_ended() -> bool:
+        decode_steps.more(1)  # the low one goes on until it is told to leave, and does not end before
+        return row(high).state == GenerationState.COMPLETED
+
+    wait_until(high_has_ended)
+    decode_steps.more()
     first, last = (wait_for_state(each, GenerationState.COMPLETED).ended_at for each in (high, low))
     assert first is not None
     assert last is not None
@@ -480,12 +499,19 @@ def test_a_worker_is_a_row_from_its_start_to_its_end(
 
 
 def test_a_drained_worker_hands_its_streams_to_the_next_one(
-    start_worker: StartWorker, model: LanguageModel, engine: Engine, valkey: redis.Redis
+    start_worker: StartWorker,
+    model: LanguageModel,
+    engine: Engine,
+    valkey: redis.Redis,
+    decode_steps: DecodeSteps,
 ) -> None:
     expected = alone(engine, PROMPT, GREEDY, 400)
     first = start_worker()
+    decode_steps.only(5)
     generation = submit(model, max_tokens=400)
     wait_for_tokens(valkey, generation, 3)
+    first.process.drain()
+    decode_steps.more()
     first.stop()
     assert first.process.metrics.requeues.value == 1
     second = start_worker()
