@@ -410,12 +410,12 @@ def test_without_preemption_a_higher_lane_waits_and_lanes_take_turns_by_the_floo
 def test_what_finds_no_memory_is_counted_once_and_runs_when_there_is_some(
     start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis
 ) -> None:
-    LanguageModel.objects.update(kv_budget_mib=2)  # 4,096 tokens of the tiny model
+    LanguageModel.objects.update(kv_budget_mib=7)  # 14,336 tokens of the tiny model
     model.refresh_from_db()
     metrics = start_worker().process.metrics
-    first = submit(model, max_tokens=1500)
+    first = submit(model, max_tokens=6000)
     wait_for_tokens(valkey, first, 1)
-    second = submit(model, max_tokens=2000)
+    second = submit(model, max_tokens=ENDLESS)  # beside the first one it could take twice that
     wait_until(lambda: metrics.deferrals(1).value == 1)
     wait_for_state(submit(model, max_tokens=2), GenerationState.COMPLETED)  # what fits passes it
     cancellation.cancel(UUID(first), CancelReason.CLIENT_REQUESTED)
