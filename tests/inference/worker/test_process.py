@@ -121,12 +121,14 @@ def test_a_cancelled_generation_ends_in_the_database_too(
 
 
 def test_what_nobody_reads_is_cancelled_after_the_grace_period_unless_it_may_run_unattended(
-    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis
+    start_worker: StartWorker, model: LanguageModel, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start_worker(replace(TIMES, detach_grace_s=0.5))
+    monkeypatch.setattr(heartbeat_thread, "_INTERVAL_S", 0.1)
     unattended = submit(model, max_tokens=ENDLESS, unattended=True)
-    left = submit(model, max_tokens=ENDLESS)
     read = submit(model, max_tokens=ENDLESS)
+    left = submit(model, max_tokens=ENDLESS)
+    presence.refresh(valkey, [read], grace_s=60)  # before anybody looks for its reader
+    start_worker(replace(TIMES, detach_grace_s=0.5))
 
     def left_has_ended() -> bool:
         presence.refresh(valkey, [read], grace_s=60)
