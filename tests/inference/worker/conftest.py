@@ -124,6 +124,14 @@ def alone(engine: Engine, prompt: list[int], sampling: Sampling, tokens: int) ->
     return produced[:tokens]
 
 
+class GettingOn(Progress):
+    """Of ticks that never stand still, however long the test takes in which there are none."""
+
+    @property
+    def age_s(self) -> float:
+        return 0.0
+
+
 class HandDrivenWorker:
     """Everything that a worker is on its tick thread, which is the test's: a tick runs when the test says so.
 

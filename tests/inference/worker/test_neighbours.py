@@ -33,6 +33,7 @@ from tests.inference.worker.conftest import (
     ENDLESS,
     PROMPT,
     TIMES,
+    GettingOn,
     HandDrivenWorker,
     WorkerInThread,
     end_of,
@@ -186,7 +187,7 @@ def test_it_looks_again_before_it_ends_what_it_has_no_memory_for(
     heartbeats.beat(valkey, other(model.name, LARGE))
     long = submit(model, max_tokens=3000)
     asked: list[Admit | PlanRoom] = []
-    thread = worker.claim_thread(asked.append, progress=Progress(), look_around=look)
+    thread = worker.claim_thread(asked.append, progress=GettingOn(), look_around=look)
     thread.start()
     try:
         wait_until(lambda: worker.memory.longest_elsewhere == LARGE)
