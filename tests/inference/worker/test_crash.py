@@ -33,7 +33,8 @@ from tests.inference.worker.conftest import ENDLESS, PROMPT, alone, end_of, subm
 
 pytestmark = pytest.mark.timeout(600)
 
-LEASE_S = 2.0
+#: Short enough to be waited for, long enough for the first ticks of a worker on a busy machine.
+LEASE_S = 4.0
 LENGTH = 1500
 #: Drawn, but never an end of text.
 SEEDED = Sampling(seed=11, temperature=0.9, logit_bias={0: -100.0, 1: -100.0, 2: -100.0})
