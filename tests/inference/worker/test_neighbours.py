@@ -33,6 +33,7 @@ from tests.inference.worker.conftest import (
     ENDLESS,
     PROMPT,
     TIMES,
+    DecodeSteps,
     GettingOn,
     HandDrivenWorker,
     WorkerInThread,
@@ -40,7 +41,7 @@ from tests.inference.worker.conftest import (
     submit,
     wait_until,
 )
-from tests.inference.worker.test_process import StartWorker, wait_for_state
+from tests.inference.worker.test_process import StartWorker, wait_for_state, wait_for_tokens
 
 __all__ = ["heartbeats_last"]
 
@@ -353,10 +354,15 @@ def test_a_worker_is_heard_of_before_the_door_is_told_what_it_can_hold(
 
 
 def test_a_worker_that_drains_no_longer_counts_itself_for_the_door(
-    large_worker: WorkerInThread, model: LanguageModel, valkey: redis.Redis, told: Told
+    large_worker: WorkerInThread,
+    model: LanguageModel,
+    valkey: redis.Redis,
+    told: Told,
+    decode_steps: DecodeSteps,
 ) -> None:
+    decode_steps.only(5)
     running = submit(model, max_tokens=ENDLESS)
-    wait_for_state(running, GenerationState.RUNNING)
+    wait_for_tokens(valkey, running, 1)
     assert known_to_the_door(model) == CONTEXT_LENGTH
     large_worker.process.drain()
     try:
