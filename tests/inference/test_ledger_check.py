@@ -326,10 +326,13 @@ def test_chunks_follow_one_another_without_a_gap(traffic: Traffic, monkeypatch: 
 def test_traffic_that_goes_on_is_no_finding(valkey: redis.Redis) -> None:
     model, people = LanguageModelFactory(), [entitled_principal() for _ in range(3)]
     failures: list[BaseException] = []
+    checked_twice = threading.Event()
 
     def use(number: int) -> None:
         try:
             for round_ in range(12):
+                if round_ == 11:  # the checks may have waited for all the others
+                    assert checked_twice.wait(60)
                 generation = accepted(model, people[number]).generation_id
                 if round_ % 3:
                     ended(generation, round_)
@@ -349,6 +352,8 @@ def test_traffic_that_goes_on_is_no_finding(valkey: redis.Redis) -> None:
     while any(thread.is_alive() for thread in threads):
         found += verify()
         checks += 1
+        if checks > 1:
+            checked_twice.set()
     for thread in threads:
         thread.join()
     assert failures == []

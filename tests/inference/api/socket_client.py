@@ -13,7 +13,7 @@ from channels.testing import WebsocketCommunicator
 from signalbox.asgi import application
 
 PATH = "/ws/chat/"
-FRAME_S = 20.0
+FRAME_S = 60.0
 OWN_ORIGIN = "http://localhost"
 
 

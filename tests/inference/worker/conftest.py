@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from django import db
 from inference.dispatch import claims, token_log
 from inference.dispatch.claims import Claim
 from inference.engine.engine import Engine
+from inference.engine.results import StepResult
 from inference.messages import Delta, End, LogEntry, Sampling
 from inference.models import DrafterKind, LanguageModel
 from inference.scheduler_settings import SchedulerSettings, SpeculationSettings
@@ -120,6 +122,14 @@ def alone(engine: Engine, prompt: list[int], sampling: Sampling, tokens: int) ->
         produced += [token for _, token in engine.decode().tokens]
     engine.drop("alone")
     return produced[:tokens]
+
+
+class GettingOn(Progress):
+    """Of ticks that never stand still, however long the test takes in which there are none."""
+
+    @property
+    def age_s(self) -> float:
+        return 0.0
 
 
 class HandDrivenWorker:
@@ -282,6 +292,46 @@ class WorkerInThread:
             self.process.drain()
             self._thread.join(30)
             assert not self._thread.is_alive(), "the worker did not drain"
+
+
+class DecodeSteps:
+    """How many more steps all engines may decode: what a test does while there are none left comes before the next
+    token, however fast this machine is."""
+
+    def __init__(self) -> None:
+        self._left = math.inf
+        self._changed = threading.Condition()
+
+    def only(self, steps: int) -> None:
+        """So many from now on."""
+        with self._changed:
+            self._left = steps
+
+    def more(self, steps: float = math.inf) -> None:
+        """So many more, or as many as they like."""
+        with self._changed:
+            self._left += steps
+            self._changed.notify_all()
+
+    def take(self) -> None:
+        """Wait for one. A test that has failed keeps no worker waiting for ever."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._left > 0, 60)
+            self._left -= 1
+
+
+@pytest.fixture
+def decode_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[DecodeSteps]:
+    """Of the workers in threads: as many as they like, until the test says otherwise."""
+    steps, decode = DecodeSteps(), Engine.decode
+
+    def counted(engine: Engine, *, more: bool = True) -> StepResult:
+        steps.take()
+        return decode(engine, more=more)
+
+    monkeypatch.setattr(Engine, "decode", counted)
+    yield steps
+    steps.more()
 
 
 TIMES = WorkerTimes(lease_s=LEASE_S, sweep_s=0.2, detach_grace_s=60, drain_s=0)

@@ -17,7 +17,7 @@ from inference.worker.progress import Progress
 from inference.worker.requests import Admit, PlanRoom, RoomPlan
 from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
 from tests.inference.doors import entitled_principal
-from tests.inference.worker.conftest import LEASE_S, HandDrivenWorker, submit
+from tests.inference.worker.conftest import LEASE_S, GettingOn, HandDrivenWorker, submit
 
 
 class Ticks(Progress):
@@ -98,7 +98,7 @@ def test_a_claim_into_the_room_of_others_is_tried_ever_more_seldom_while_the_dat
 
     monkeypatch.setattr(claim_thread, "Backoff", AtOnce)
     monkeypatch.setattr(claim_thread, "start", away_at_first)
-    thread = worker.claim_thread(answer, progress=Progress())
+    thread = worker.claim_thread(answer, progress=GettingOn())
     thread.start()
     try:
         wait_until(lambda: admitted == [high])

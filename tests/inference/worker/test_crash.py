@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from django.db import transaction
 
 from inference.dispatch import token_log
 from inference.dispatch.heartbeats import heartbeats
@@ -28,11 +29,12 @@ from signalbox import store
 from signalbox.configuration import ROOT
 from tests.fixtures.database import database_url
 from tests.inference.doors import row
-from tests.inference.worker.conftest import PROMPT, alone, end_of, submit, text_of, tokens_of
+from tests.inference.worker.conftest import ENDLESS, PROMPT, alone, end_of, submit, text_of, tokens_of
 
 pytestmark = pytest.mark.timeout(600)
 
-LEASE_S = 2.0
+#: Short enough to be waited for, long enough for the first ticks of a worker on a busy machine.
+LEASE_S = 4.0
 LENGTH = 1500
 #: Drawn, but never an end of text.
 SEEDED = Sampling(seed=11, temperature=0.9, logit_bias={0: -100.0, 1: -100.0, 2: -100.0})
@@ -82,6 +84,12 @@ class WorkerOfItsOwn:
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
+    def stop(self) -> None:
+        """SIGSTOP, and wait until it stands still; never with SQLite's write lock, which nobody would get any more."""
+        with transaction.atomic():
+            self.signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
     def wait(self) -> int:
         """Its exit status."""
         return self._process.wait(DEADLINE_S)
@@ -116,9 +124,9 @@ def expected(engine: Engine) -> list[int]:
     return alone(engine, PROMPT, SEEDED, LENGTH)
 
 
-def begin(model: LanguageModel, client: redis.Redis, tokens: int = 5) -> str:
-    """A generation of which some tokens are there."""
-    generation = submit(model, max_tokens=LENGTH, sampling=SEEDED, unattended=True)
+def begin(model: LanguageModel, client: redis.Redis, length: int = LENGTH, tokens: int = 5) -> str:
+    """A generation of so many tokens, of which some are there."""
+    generation = submit(model, max_tokens=length, sampling=SEEDED, unattended=True)
     wait_until(lambda: len(token_log.read(client, generation)) >= tokens)
     return generation
 
@@ -165,7 +173,7 @@ def test_a_worker_stopped_past_its_lease_and_continued_does_no_harm(
 ) -> None:
     first = start_process(model.name)
     generation = begin(model, valkey)
-    first.signal(signal.SIGSTOP)
+    first.stop()
     start_process(model.name)
     wait_until(lambda: row(generation).epoch == 2)
     first.signal(signal.SIGCONT)  # while the other one runs it
@@ -213,7 +221,7 @@ def test_a_second_signal_ends_a_draining_worker_at_once(
     start_process: StartProcess, model: LanguageModel, valkey: redis.Redis
 ) -> None:
     worker = start_process(model.name, drain_s=600)
-    begin(model, valkey)
+    begin(model, valkey, ENDLESS)
     worker.signal(signal.SIGTERM)
     wait_until(lambda: any(beat.draining for beat in heartbeats(valkey)))
     worker.signal(signal.SIGTERM)

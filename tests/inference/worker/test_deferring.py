@@ -20,11 +20,10 @@ from inference.worker.claim_thread import ClaimThread
 from inference.worker.holdings import Holdings
 from inference.worker.kv_memory import KvBudget, KvMemory
 from inference.worker.metrics import ClaimKind, WorkerMetrics
-from inference.worker.progress import Progress
 from inference.worker.requests import Admit, Request
 from inference.worker.settlement_thread import SettlementThread
 from tests.inference.doors import entitled_principal
-from tests.inference.worker.conftest import LEASE_S, SETTINGS, no_others, submit, wait_until
+from tests.inference.worker.conftest import LEASE_S, SETTINGS, GettingOn, no_others, submit, wait_until
 
 #: Tokens that the worker has memory for, and rows enough for anybody.
 MEMORY, ROWS = 100, 50
@@ -57,7 +56,7 @@ class Claiming:
             SettlementThread(client, self.holdings, self.metrics),
             self.metrics,
             self._asked,
-            Progress(),
+            GettingOn(),
             no_others,
         )
 

@@ -37,7 +37,7 @@ def renewal(
     client: redis.Redis, holdings: Holdings, dropped: list[Drop], progress: Progress | None = None
 ) -> LeaseRenewal:
     return LeaseRenewal(
-        client, "worker", 5.0, holdings, progress or Progress(), WorkerMetrics(), dropped.append
+        client, "worker", 5.0, holdings, progress or Stalled(0.0), WorkerMetrics(), dropped.append
     )
 
 
@@ -56,8 +56,9 @@ def lease_of(client: redis.Redis, generation: str) -> float:
 
 def test_renewal_lengthens_every_lease_that_is_held(valkey: redis.Redis) -> None:
     holdings, dropped = Holdings(4, 5.0), list[Drop]()
-    held = [claimed(valkey, lease_s=1.0) for _ in range(2)]
+    held = [claimed(valkey) for _ in range(2)]
     for generation, epoch in held:
+        valkey.zincrby("dispatch:leases:tiny", -4000, generation)
         holdings.add(generation, epoch, time.monotonic() - 4.9, lane_rank=1, occupies_slot=True)
     before = [lease_of(valkey, generation) for generation, _ in held]
     renewal(valkey, holdings, dropped)()
@@ -83,7 +84,7 @@ def test_what_is_lost_is_told_and_counted_once_however_long_it_takes_to_let_go_o
     valkey: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     holdings, dropped, metrics = Holdings(4, 5.0), list[Drop](), WorkerMetrics()
-    renew = LeaseRenewal(valkey, "worker", 5.0, holdings, Progress(), metrics, dropped.append)
+    renew = LeaseRenewal(valkey, "worker", 5.0, holdings, Stalled(0.0), metrics, dropped.append)
     holdings.add(A, 1, time.monotonic(), lane_rank=1, occupies_slot=True)
     renew()
     renew()
@@ -179,9 +180,9 @@ def test_an_earlier_claims_end_does_not_touch_the_later_one() -> None:
 
 
 def test_a_lease_counts_from_when_it_was_asked_for() -> None:
-    holdings = Holdings(2, 5.0)
-    holdings.add(A, 1, time.monotonic() - 5.0, lane_rank=1, occupies_slot=True)
-    holdings.add(B, 1, time.monotonic() - 4.0, lane_rank=1, occupies_slot=True)
+    holdings = Holdings(2, 60.0)
+    holdings.add(A, 1, time.monotonic() - 60.0, lane_rank=1, occupies_slot=True)
+    holdings.add(B, 1, time.monotonic() - 1.0, lane_rank=1, occupies_slot=True)
     assert not holdings.leased(A, 1)
     assert holdings.leased(B, 1)
     holdings.renewed({A: 1}, time.monotonic())

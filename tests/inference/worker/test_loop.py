@@ -591,7 +591,7 @@ def test_an_outage_shorter_than_the_lease_only_delays_the_streams(
     worker = HandDrivenWorker(engine, client, "tiny")
     worker.claim()
     worker.turns(5)
-    own_valkey.kill()
+    own_valkey.crash()
     restart = threading.Thread(target=own_valkey.start)
 
     def bring_back() -> None:
@@ -611,10 +611,10 @@ def test_an_outage_longer_than_the_lease_ends_in_a_resumption(own_valkey: OwnVal
     client = own_valkey.client()
     task = put(client)
     expected = alone(engine, task.prompt, task.sampling, 30)
-    worker = HandDrivenWorker(engine, client, "tiny", lease_s=0.5)
+    worker = HandDrivenWorker(engine, client, "tiny", lease_s=3.0)
     worker.claim()
     worker.turns(5)
-    own_valkey.kill()
+    own_valkey.crash()
     worker.turn()  # retries until the lease has lapsed by the worker's own clock
     assert engine.keys == ()
     assert worker.holdings.epochs() == {}

@@ -33,13 +33,15 @@ from tests.inference.worker.conftest import (
     ENDLESS,
     PROMPT,
     TIMES,
+    DecodeSteps,
+    GettingOn,
     HandDrivenWorker,
     WorkerInThread,
     end_of,
     submit,
     wait_until,
 )
-from tests.inference.worker.test_process import StartWorker, wait_for_state
+from tests.inference.worker.test_process import StartWorker, wait_for_state, wait_for_tokens
 
 __all__ = ["heartbeats_last"]
 
@@ -186,7 +188,7 @@ def test_it_looks_again_before_it_ends_what_it_has_no_memory_for(
     heartbeats.beat(valkey, other(model.name, LARGE))
     long = submit(model, max_tokens=3000)
     asked: list[Admit | PlanRoom] = []
-    thread = worker.claim_thread(asked.append, progress=Progress(), look_around=look)
+    thread = worker.claim_thread(asked.append, progress=GettingOn(), look_around=look)
     thread.start()
     try:
         wait_until(lambda: worker.memory.longest_elsewhere == LARGE)
@@ -352,10 +354,15 @@ def test_a_worker_is_heard_of_before_the_door_is_told_what_it_can_hold(
 
 
 def test_a_worker_that_drains_no_longer_counts_itself_for_the_door(
-    large_worker: WorkerInThread, model: LanguageModel, valkey: redis.Redis, told: Told
+    large_worker: WorkerInThread,
+    model: LanguageModel,
+    valkey: redis.Redis,
+    told: Told,
+    decode_steps: DecodeSteps,
 ) -> None:
+    decode_steps.only(5)
     running = submit(model, max_tokens=ENDLESS)
-    wait_for_state(running, GenerationState.RUNNING)
+    wait_for_tokens(valkey, running, 1)
     assert known_to_the_door(model) == CONTEXT_LENGTH
     large_worker.process.drain()
     try:

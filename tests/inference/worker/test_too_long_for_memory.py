@@ -23,6 +23,7 @@ from tests.inference.dispatch.conftest import wait_until
 from tests.inference.doors import row
 from tests.inference.worker.conftest import (
     PROMPT,
+    DecodeSteps,
     HandDrivenWorker,
     WorkerInThread,
     end_of,
@@ -46,7 +47,7 @@ def model_of_a_mib(model: LanguageModel, start_worker: Callable[..., WorkerInThr
 
 
 def test_f15_what_exceeds_the_whole_budget_is_refused_with_both_numbers_and_never_queued(
-    model_of_a_mib: LanguageModel, valkey: redis.Redis
+    model_of_a_mib: LanguageModel, valkey: redis.Redis, decode_steps: DecodeSteps
 ) -> None:
     most = CAPACITY - len(PROMPT)
     with pytest.raises(
@@ -59,6 +60,7 @@ def test_f15_what_exceeds_the_whole_budget_is_refused_with_both_numbers_and_neve
         assert not Reservation.objects.exists()
     assert dispatch_queue().depths(model_of_a_mib.name) == {}
     # The very longest that is let in has its memory.
+    decode_steps.only(5)
     generation = submit(model_of_a_mib, max_tokens=most)
     wait_until(lambda: len(token_log.read(valkey, generation)) > 1)
     assert row(generation).state == GenerationState.RUNNING
