@@ -17,7 +17,7 @@ import redis
 from inference.dispatch import keys
 from inference.worker import arrivals
 from tests.fixtures.event_stream import EventStream, chat_stream
-from tests.fixtures.live_stack import Installation, LiveStack, running_stack
+from tests.fixtures.live_stack import LONG_CONTEXT, Installation, LiveStack, running_stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 MAX_TOKENS = 1500
 PROMPT = "Who was given priority, when, and why?"
 #: More than any test waits for.
-ENDLESS = 3500
+ENDLESS = LONG_CONTEXT - 200
 #: So many events that the web process cannot hand all of them to a client that does not read.
 UNREAD = 1200
 

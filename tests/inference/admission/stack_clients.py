@@ -22,8 +22,8 @@ from tests.inference.admission.stack_books import SLACK_S, books, wait_until_not
 
 #: How often a client comes that is told to come again.
 _MOST_RETURNS = 10
-#: Long enough that no generation ends before its client leaves.
-MAX_TOKENS = 1500
+#: Long enough that no generation ends before its client leaves, and room for the prompt besides.
+MAX_TOKENS = 12_000
 SHORT = "Who was given priority, when, and why?"
 LONG = "Who was given priority, when, and why? " * 60
 #: Everybody speculates, in short turns, so that the slot is contended all the time.
