@@ -109,7 +109,7 @@ def test_a_worker_stopped_past_its_lease_and_continued_does_no_harm(
     stack: LiveStack, undisturbed: EventStream
 ) -> None:
     stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read(20)
-    stack.worker.stop()
+    stack.stop_worker()
     other = stack.add_worker("other")
     # Events that were sent before the stop may still be unread: reading some shows nothing.
     while epoch(stack, stream) < 2:
@@ -176,7 +176,7 @@ def test_a_draining_web_process_cuts_long_streams_and_ends_no_generation(
     stack: LiveStack, undisturbed: EventStream
 ) -> None:
     stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read(5)
-    stack.worker.stop()  # nothing ends while the web process waits for answers under way
+    stack.stop_worker()  # nothing ends while the web process waits for answers under way
     try:
         assert stack.web.terminate() == 0
     finally:

@@ -94,7 +94,7 @@ def test_q5_of_a_killed_worker_every_reservation_is_settled_or_let_go(stack: Liv
 
 def test_q5_of_all_killed_at_once_nothing_stays_reserved(stack: LiveStack) -> None:
     streams = _streams(stack, *[MAX_TOKENS] * 2)
-    stack.worker.stop()  # nothing ends while the others come
+    stack.stop_worker()  # nothing ends while the others come
     # More than the worker runs at once: some wait. Their answers begin with the place in the queue.
     told = {"include_progress": True}
     streams += [chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS, stream_options=told) for _ in range(8)]
