@@ -175,7 +175,8 @@ def test_parked_with_nothing_of_its_prompt_run(stack: LiveStack) -> None:
 
 
 def test_in_prefill(stack: LiveStack) -> None:
-    schedule(stack, prefill_chunk_tokens=_CHUNK, prefill_interval=32, speculation="off")
+    """The stream ends before a prompt of so many chunks that far apart is through."""
+    schedule(stack, prefill_chunk_tokens=_CHUNK, prefill_interval=512, speculation="off")
 
     async def scene(stage: Stage) -> str:
         await (await stage.come(SHORT, _ENDLESS)).read(TEXT)
