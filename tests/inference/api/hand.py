@@ -29,7 +29,7 @@ from inference.worker.sequences import RunningSequence
 WORKER = "worker-of-the-test"
 LEASE_S = 60.0
 #: Longest wait for something to be queued or cancelled.
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Run:
