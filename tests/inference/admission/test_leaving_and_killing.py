@@ -24,8 +24,8 @@ MAX_TOKENS = LONG_CONTEXT - 200
 #: Of an answer that is read to its end.
 READ_WHOLE = 1500
 PROMPT = "Who was given priority, when, and why?"
-#: How long a generation runs on without a reader.
-DETACH_GRACE_S = 2.0
+#: How long a generation runs on without a reader: long enough for a web process that has to wait for a processor.
+DETACH_GRACE_S = 4.0
 
 
 @pytest.fixture(scope="module")
