@@ -280,7 +280,7 @@ def test_settling(stack: LiveStack) -> None:
     """Its end is in the log, and its worker is about to tell the database: it has ended, and stays as it is."""
     schedule(stack, speculation="off")
     before = books(stack)
-    length = 200
+    length = 1000  # the database is held before they are all there
     with redis.Redis(unix_socket_path=str(stack.configuration.valkey_socket)) as client:
 
         def has_its_end(generation: str) -> bool:
