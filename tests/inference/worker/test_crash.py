@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from django.db import transaction
 
 from inference.dispatch import token_log
 from inference.dispatch.heartbeats import heartbeats
@@ -81,6 +82,12 @@ class WorkerOfItsOwn:
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """SIGSTOP it, and wait until it stands still; at a moment at which it does not write, for nobody else could."""
+        with transaction.atomic():  # SQLite's only writer is this process now
+            self.signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def wait(self) -> int:
         """Its exit status."""
@@ -165,7 +172,7 @@ def test_a_worker_stopped_past_its_lease_and_continued_does_no_harm(
 ) -> None:
     first = start_process(model.name)
     generation = begin(model, valkey)
-    first.signal(signal.SIGSTOP)
+    first.stop()
     start_process(model.name)
     wait_until(lambda: row(generation).epoch == 2)
     first.signal(signal.SIGCONT)  # while the other one runs it
