@@ -29,7 +29,7 @@ from signalbox import store
 from signalbox.configuration import ROOT
 from tests.fixtures.database import database_url
 from tests.inference.doors import row
-from tests.inference.worker.conftest import PROMPT, alone, end_of, submit, text_of, tokens_of
+from tests.inference.worker.conftest import ENDLESS, PROMPT, alone, end_of, submit, text_of, tokens_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -123,10 +123,10 @@ def expected(engine: Engine) -> list[int]:
     return alone(engine, PROMPT, SEEDED, LENGTH)
 
 
-def begin(model: LanguageModel, client: redis.Redis, tokens: int = 5) -> str:
+def begin(model: LanguageModel, client: redis.Redis, length: int = LENGTH) -> str:
     """A generation of which some tokens are there."""
-    generation = submit(model, max_tokens=LENGTH, sampling=SEEDED, unattended=True)
-    wait_until(lambda: len(token_log.read(client, generation)) >= tokens)
+    generation = submit(model, max_tokens=length, sampling=SEEDED, unattended=True)
+    wait_until(lambda: len(token_log.read(client, generation)) >= 5)
     return generation
 
 
@@ -220,7 +220,7 @@ def test_a_second_signal_ends_a_draining_worker_at_once(
     start_process: StartProcess, model: LanguageModel, valkey: redis.Redis
 ) -> None:
     worker = start_process(model.name, drain_s=600)
-    begin(model, valkey)
+    begin(model, valkey, ENDLESS)
     worker.signal(signal.SIGTERM)
     wait_until(lambda: any(beat.draining for beat in heartbeats(valkey)))
     worker.signal(signal.SIGTERM)
