@@ -354,14 +354,15 @@ def test_a_higher_lane_runs_at_once_in_a_full_worker_and_the_lower_one_loses_not
     LanguageModel.objects.update(slots=1)
     model.refresh_from_db()
     start_worker()
-    low = submit(model, by=entitled_principal("low"), requested_lane="low", max_tokens=300)
+    of_low, of_high, length = entitled_principal("low"), entitled_principal("high"), 1000
+    low = submit(model, by=of_low, requested_lane="low", max_tokens=length)
     wait_for_tokens(valkey, low, 3)
-    high = submit(model, by=entitled_principal("high"), requested_lane="high", max_tokens=3)
+    high = submit(model, by=of_high, requested_lane="high", max_tokens=3)
     first, last = (wait_for_state(each, GenerationState.COMPLETED).ended_at for each in (high, low))
     assert first is not None
     assert last is not None
     assert first < last
-    assert tokens_of(token_log.read(valkey, low)) == alone(engine, PROMPT, GREEDY, 300)
+    assert tokens_of(token_log.read(valkey, low)) == alone(engine, PROMPT, GREEDY, length)
     with every_tenant("the test looks"):
         outcomes = GenerationRun.objects.filter(generation_id=UUID(low)).order_by("epoch")
         assert list(outcomes.values_list("outcome", flat=True)) == ["preempted", "completed"]
