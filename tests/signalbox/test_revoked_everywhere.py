@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.fixtures.event_stream import chat_stream
-from tests.fixtures.live_stack import Installation, LiveStack, running_stack
+from tests.fixtures.live_stack import LONG_CONTEXT, Installation, LiveStack, running_stack
 from tests.inference.api.organization.test_official_client import client_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: Long enough that nothing ends by itself before it is ended.
-MAX_TOKENS = 3500
+MAX_TOKENS = LONG_CONTEXT - 200
 
 _REVOKE = """
 from accounts import keys

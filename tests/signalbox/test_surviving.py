@@ -17,15 +17,17 @@ import redis
 from inference.dispatch import keys
 from inference.worker import arrivals
 from tests.fixtures.event_stream import EventStream, chat_stream
-from tests.fixtures.live_stack import Installation, LiveStack, running_stack
+from tests.fixtures.live_stack import LONG_CONTEXT, Installation, LiveStack, running_stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 #: Long enough that no generation ends while a test gets its hands on a process.
 MAX_TOKENS = 1500
 PROMPT = "Who was given priority, when, and why?"
+#: What the worker runs at once, as an operator finds it set.
+SLOTS = 8
 #: More than any test waits for.
-ENDLESS = 3500
+ENDLESS = LONG_CONTEXT - 200
 #: So many events that the web process cannot hand all of them to a client that does not read.
 UNREAD = 1200
 
@@ -109,7 +111,7 @@ def test_a_worker_stopped_past_its_lease_and_continued_does_no_harm(
     stack: LiveStack, undisturbed: EventStream
 ) -> None:
     stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read(20)
-    stack.worker.stop()
+    stack.stop_worker()
     other = stack.add_worker("other")
     # Events that were sent before the stop may still be unread: reading some shows nothing.
     while epoch(stack, stream) < 2:
@@ -126,8 +128,12 @@ def test_a_worker_stopped_past_its_lease_and_continued_does_no_harm(
 def test_running_and_queued_work_survives_a_kill_of_valkey(
     stack: LiveStack, undisturbed: EventStream
 ) -> None:
-    # More than the worker runs at once: the last ones wait.
-    streams = [chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS) for _ in range(10)]
+    # More than the worker runs at once: the last ones wait. Who may resume is answered at once, and not only when its
+    # first text is there: by then nobody would wait any more.
+    options = {"include_usage": True, "resumable": True}
+    streams = [
+        chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS, stream_options=options) for _ in range(SLOTS + 2)
+    ]
     streams[0].read(10)
     stack.valkey.kill()
     stack.valkey.start()
@@ -176,7 +182,7 @@ def test_a_draining_web_process_cuts_long_streams_and_ends_no_generation(
     stack: LiveStack, undisturbed: EventStream
 ) -> None:
     stream = chat_stream(stack, PROMPT, max_tokens=MAX_TOKENS).read(5)
-    stack.worker.stop()  # nothing ends while the web process waits for answers under way
+    stack.stop_worker()  # nothing ends while the web process waits for answers under way
     try:
         assert stack.web.terminate() == 0
     finally:

@@ -31,6 +31,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 _DEADLINE_S = 120.0
 _KEY = re.compile(r"sb_\w{12}_\w+")
 _READY = "Ctrl-C stops everything"
+#: Tokens: no such answer ends while a process is killed that has to do with it.
+_LONG_ANSWER = 1500
+_LAST_TO_FIRST = ("valkey-server", "worker", "celery", "web")
 
 
 class Up:
@@ -100,10 +103,10 @@ class Up:
 
 
 @pytest.fixture(scope="module")
-def up(tiny_model_dir: Path, migrated_database: Path) -> Iterator[Up]:
+def up(long_model_dir: Path, migrated_database: Path) -> Iterator[Up]:
     directory = Path(tempfile.mkdtemp(prefix="sb-up-"))
     install(
-        directory / "state", migrated_database, model="tiny", model_source=tiny_model_dir, bootstrapped=False
+        directory / "state", migrated_database, model="tiny", model_source=long_model_dir, bootstrapped=False
     )
     up = Up(directory)
     yield up
@@ -172,8 +175,8 @@ def test_up_serves_survives_a_crash_and_stops_in_order(up: Up) -> None:
 
     # A killed worker is started again, and said so. Whoever was reading meanwhile sees a pause, and nothing else.
     reader: Any = SimpleNamespace(base_url=status["url"], api_key=key, model="tiny")
-    undisturbed = chat_stream(reader, "Who, and why?", max_tokens=400).read_to_end()
-    stream = chat_stream(reader, "Who, and why?", max_tokens=400).read(5)
+    undisturbed = chat_stream(reader, "Who, and why?", max_tokens=_LONG_ANSWER).read_to_end()
+    stream = chat_stream(reader, "Who, and why?", max_tokens=_LONG_ANSWER).read(5)
     os.kill(found["worker"]["pid"], signal.SIGKILL)
     wait_until(lambda: "! worker-tiny ended with signal SIGKILL; it is started again" in up.output, up)
     stream.read_to_end()
@@ -181,12 +184,12 @@ def test_up_serves_survives_a_crash_and_stops_in_order(up: Up) -> None:
     assert stream.text == undisturbed.text
     assert stream.seqs == sorted(set(stream.seqs))
     assert stream.event_ids[-1].endswith(".2"), "the next worker ended it"
-    assert up.output.count("worker_serving") == 2
+    wait_until(lambda: up.output.count("worker_serving") == 2, up)
 
     # So is a killed web process, and who was reading goes on behind the last event that came.
     options = {"include_usage": True, "resumable": True}
-    stream = chat_stream(reader, "When?", max_tokens=200, stream_options=options).read(5)
     killed = up.children()
+    stream = chat_stream(reader, "When?", max_tokens=_LONG_ANSWER, stream_options=options).read(5)
     os.kill(killed["worker"].pid, signal.SIGSTOP)  # nothing ends meanwhile
     os.kill(killed["web"].pid, signal.SIGKILL)
     with pytest.raises(ConnectionError):
@@ -200,16 +203,15 @@ def test_up_serves_survives_a_crash_and_stops_in_order(up: Up) -> None:
     assert rest.seqs[0] > stream.seqs[-1]
     assert stream.text + rest.text == whole.text
 
-    # In order: web and Celery, then the worker, then Valkey.
-    children = up.children()
+    # In order: web and Celery, then the worker, then Valkey. Whoever is to be the last is looked at first: what this
+    # process misses between two looks cannot turn the order round.
+    left = up.children()
     up.process.send_signal(signal.SIGINT)
-    gone = {}
-    while len(gone) < len(children):
-        for name, child in children.items():
-            if name not in gone and not child.is_running():
-                gone[name] = time.monotonic()
+    while left:
+        left = {name: left[name] for name in _LAST_TO_FIRST if name in left and left[name].is_running()}
+        assert "valkey-server" in left or not left
+        assert "worker" in left or not {"web", "celery"} & left.keys()
         time.sleep(0.005)
-    assert max(gone["web"], gone["celery"]) <= gone["worker"] <= gone["valkey-server"]
     assert up.process.wait() == 0
     assert up.output.rstrip().endswith("Stopped. All data is kept.")
     assert "SecurityWarning" not in up.output, "what root means is said once, in our own words"

@@ -17,13 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from tests.fixtures.event_stream import chat_stream
-from tests.fixtures.live_stack import LONG_CONTEXT, LiveStack
+from tests.fixtures.live_stack import ANSWER_S, LONG_CONTEXT, LiveStack
 from tests.inference.admission.stack_books import SLACK_S, books, wait_until_nothing_is_live
 
 #: How often a client comes that is told to come again.
 _MOST_RETURNS = 10
-#: Long enough that no generation ends before its client leaves.
-MAX_TOKENS = 1500
+#: Long enough that no generation ends before its client leaves, and room for the prompt besides.
+MAX_TOKENS = 12_000
 SHORT = "Who was given priority, when, and why?"
 LONG = "Who was given priority, when, and why? " * 60
 #: Everybody speculates, in short turns, so that the slot is contended all the time.
@@ -80,7 +80,7 @@ def _metrics(stack: LiveStack) -> list[Sample]:
     request = urllib.request.Request(
         stack.base_url + "/metrics", headers={"Authorization": f"Bearer {token}"}
     )
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=ANSWER_S) as response:
         text = response.read().decode()
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 

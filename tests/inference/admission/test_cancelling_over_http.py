@@ -139,9 +139,10 @@ def test_queued(stack: LiveStack) -> None:
 
 
 def test_deferred_for_want_of_memory(stack: LiveStack) -> None:
-    """Two MiB are memory for 4,096 tokens of this model: the stream takes almost all of it."""
-    schedule(stack, kv_budget_mib=2, speculation="off")
-    wait_for(stack, lambda: 0 < told(stack, "kv_budget_bytes") <= 2 << 20)
+    """A MiB is memory for 2,048 tokens of this model: the stream takes almost all that there is."""
+    budget_mib = LONG_CONTEXT // 2048
+    schedule(stack, kv_budget_mib=budget_mib, speculation="off")
+    wait_for(stack, lambda: 0 < told(stack, "kv_budget_bytes") <= budget_mib << 20)
 
     async def scene(stage: Stage) -> str:
         await (await stage.come(SHORT, _ENDLESS)).read(TEXT)
@@ -174,7 +175,8 @@ def test_parked_with_nothing_of_its_prompt_run(stack: LiveStack) -> None:
 
 
 def test_in_prefill(stack: LiveStack) -> None:
-    schedule(stack, prefill_chunk_tokens=_CHUNK, prefill_interval=32, speculation="off")
+    """The stream ends before a prompt of so many chunks that far apart is through."""
+    schedule(stack, prefill_chunk_tokens=_CHUNK, prefill_interval=512, speculation="off")
 
     async def scene(stage: Stage) -> str:
         await (await stage.come(SHORT, _ENDLESS)).read(TEXT)
@@ -278,7 +280,7 @@ def test_settling(stack: LiveStack) -> None:
     """Its end is in the log, and its worker is about to tell the database: it has ended, and stays as it is."""
     schedule(stack, speculation="off")
     before = books(stack)
-    length = 200
+    length = 1000  # the database is held before they are all there
     with redis.Redis(unix_socket_path=str(stack.configuration.valkey_socket)) as client:
 
         def has_its_end(generation: str) -> bool:

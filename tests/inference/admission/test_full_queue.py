@@ -14,7 +14,7 @@ import redis
 from inference.dispatch import keys as dispatch_keys
 from inference.dispatch.queue import DispatchQueue
 from tests.fixtures.event_stream import EventStream, chat_stream
-from tests.fixtures.live_stack import Installation, LiveStack, running_stack
+from tests.fixtures.live_stack import LONG_CONTEXT, Installation, LiveStack, running_stack
 from tests.inference.admission.stack_books import SLACK_S, books, wait_until_nothing_is_live
 from tests.inference.admission.stampede import Ask, stampede
 
@@ -24,7 +24,7 @@ QUEUE_LIMIT, AT_ONCE = 4, 10
 #: What the worker runs at once, as an operator finds it set.
 SLOTS = 8
 #: So many that no stream ends before the test does.
-LONG_ANSWER = 3500
+LONG_ANSWER = LONG_CONTEXT - 200
 PROMPT, ANSWER = 7, 33
 
 

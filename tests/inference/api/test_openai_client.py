@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,15 +15,31 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion
 
 from inference.tokenization import tokenizer as tokenization
-from tests.fixtures.live_stack import LiveStack
+from tests.fixtures.live_stack import LONG_CONTEXT, Installation, LiveStack, running_stack
 
 QUESTION: list[Any] = [{"role": "user", "content": "Who was given priority?"}]
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
+#: So long that it does not end before its client, or another one, has ended it.
+ENDLESS: dict[str, Any] = {"temperature": 0, "max_tokens": LONG_CONTEXT - 200}
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
 def client(live_stack: LiveStack) -> Iterator[OpenAI]:
     with OpenAI(api_key=live_stack.api_key, base_url=live_stack.openai_url, max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def long_stack(long_installation: Installation) -> Iterator[LiveStack]:
+    """A stack whose model has room for ``ENDLESS``."""
+    with running_stack(long_installation) as stack:
+        yield stack
+
+
+@pytest.fixture
+def long_client(long_stack: LiveStack) -> Iterator[OpenAI]:
+    with OpenAI(api_key=long_stack.api_key, base_url=long_stack.openai_url, max_retries=0) as made:
         yield made
 
 
@@ -244,33 +261,35 @@ def test_lanes_are_asked_for_in_openais_words(client: OpenAI) -> None:
     assert raw.parse().service_tier == "priority"
 
 
-def test_s1_a_client_that_leaves_ends_its_generation(client: OpenAI, live_stack: LiveStack) -> None:
-    with client.chat.completions.with_streaming_response.create(
-        model="tiny", messages=QUESTION, stream=True, temperature=0, max_tokens=400
+@pytest.mark.slow
+def test_s1_a_client_that_leaves_ends_its_generation(long_client: OpenAI) -> None:
+    with long_client.chat.completions.with_streaming_response.create(
+        model="tiny", messages=QUESTION, stream=True, **ENDLESS
     ) as response:
         generation = response.headers["x-signalbox-generation"]
         next(response.iter_lines())
-    record = ended(client, generation)
+    record = ended(long_client, generation)
     assert (record["state"], record["cancel_reason"]) == ("cancelled", "client_disconnected")
-    assert record["usage"]["completion_tokens"] < 400
+    assert record["usage"]["completion_tokens"] < ENDLESS["max_tokens"]
 
 
-def test_a_generation_is_cancelled_from_outside(client: OpenAI) -> None:
-    stream = client.chat.completions.create(
-        model="tiny", messages=QUESTION, stream=True, temperature=0, max_tokens=400
-    )
+@pytest.mark.slow
+def test_a_generation_is_cancelled_from_outside(long_client: OpenAI) -> None:
+    stream = long_client.chat.completions.create(model="tiny", messages=QUESTION, stream=True, **ENDLESS)
     first = next(stream)
-    client.post(f"/generations/{first.id}/cancel", cast_to=object)
+    long_client.post(f"/generations/{first.id}/cancel", cast_to=object)
     with pytest.raises(openai.APIError) as cancelled:
         list(stream)
     assert cancelled.value.code == "generation_cancelled"
-    assert ended(client, first.id)["cancel_reason"] == "client_requested"
+    assert ended(long_client, first.id)["cancel_reason"] == "client_requested"
 
 
 def ended(client: OpenAI, generation: str) -> dict[str, Any]:
     """The generation's record once it has ended."""
-    for _ in range(200):
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
         record: dict[str, Any] = client.get(f"/generations/{generation}", cast_to=dict[str, Any])
         if record["timeline"]["ended_at"] is not None:
             return record
-    raise AssertionError(f"it did not end: {record}")
+        assert time.monotonic() < deadline, f"it did not end: {record}"
+        time.sleep(0.05)
