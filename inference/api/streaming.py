@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
+import redis
+import structlog
 from asgiref.sync import sync_to_async
 from django.http import StreamingHttpResponse
 
@@ -33,6 +35,8 @@ from inference.messages import (
     PrefillProgress,
     Publication,
 )
+
+_log = structlog.get_logger(__name__)
 
 #: Longest silence on a stream.
 KEEP_ALIVE_S: Final = 10.0
@@ -195,7 +199,14 @@ class Answering:
             raise _cut_short() from None
 
     async def _position(self) -> int | None:
-        return await sync_to_async(dispatch_queue().position, thread_sensitive=False)(self._generation.hex)
+        try:
+            return await sync_to_async(dispatch_queue().position, thread_sensitive=False)(
+                self._generation.hex
+            )
+        except redis.RedisError as error:
+            # Following goes on and mends itself; a place in the queue is not worth the stream.
+            _log.warning("queue_position_unknown", generation=self._generation.hex, error=str(error))
+            return None
 
     def _delta(self, delta: Delta) -> bytes:
         if delta.seq <= self._after:

@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from inference.api import streaming
 from inference.api.prompts import tokenizer_of
+from inference.dispatch.queue import DispatchQueue
 from inference.messages import CancelReason, FinishReason
 from inference.models import LanguageModel
 from tests.inference.api.asgi_client import Answer, AsgiClient, comments_of, events_of
@@ -250,6 +255,28 @@ async def test_with_include_progress_comments_tell_place_in_the_queue_and_prefil
         == f'accepted {{"generation": "{answer.headers["x-signalbox-generation"]}"}}'
     )
     assert not any(comment.startswith(("queued", "prefill")) for comment in comments_of(first.sent))
+
+
+async def test_a_place_in_the_queue_that_cannot_be_asked_for_costs_no_stream(
+    api: AsgiClient, hand: Hand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nowhere = DispatchQueue(
+        redis.Redis(unix_socket_path=str(tmp_path / "nobody"), retry=Retry(NoBackoff(), 0))
+    )
+    asked = asyncio.Event()
+
+    def queue() -> DispatchQueue:
+        asked.set()
+        return nowhere
+
+    monkeypatch.setattr(streaming, "dispatch_queue", queue)
+    async with api.open(
+        "POST", CHAT, chat(stream=True, stream_options={"include_progress": True})
+    ) as exchange:
+        await asyncio.wait_for(asked.wait(), 20)
+        await hand.answer(["Hi"])
+        answer = await exchange.end()
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks_of(answer)) == "Hi"
 
 
 async def test_who_can_resume_is_told_the_generations_name_at_once(api: AsgiClient, hand: Hand) -> None:
