@@ -21,6 +21,7 @@ from inference.models.generation import LIVE_STATES
 from inference.runs import EventKind, RunRecord
 from inference.settlement import settle, settle_from_log
 from signalbox import store
+from signalbox.write_transactions import write_transaction
 
 _log = structlog.get_logger(__name__)
 
@@ -32,9 +33,11 @@ def cancel(generation_id: UUID, reason: CancelReason) -> None:
     """
     with every_tenant("the caller has authorized this generation"):
         live = Generation.objects.filter(id=generation_id, state__in=LIVE_STATES)
-        if not live.filter(cancel_requested_at=None).update(
-            cancel_requested_at=timezone.now(), cancel_reason=reason.value
-        ):
+        with write_transaction():  # a crowd's clients may all leave at once
+            requested = live.filter(cancel_requested_at=None).update(
+                cancel_requested_at=timezone.now(), cancel_reason=reason.value
+            )
+        if not requested:
             return
         generation: Generation = Generation.objects.get(id=generation_id)
     try:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 import redis
+from django.db import OperationalError, connection, connections
 from django.utils import timezone
 
 from accounts import users
@@ -17,6 +20,7 @@ from inference.intake import Accepted
 from inference.messages import CancelReason, End
 from inference.models import Generation
 from inference.recovery import cancel_revoked, expire_overdue, sweep
+from signalbox import write_transactions
 from tests.factories import (
     ACTOR,
     ApiKeyFactory,
@@ -24,7 +28,7 @@ from tests.factories import (
     LanguageModelFactory,
     MembershipFactory,
 )
-from tests.inference.dispatch.conftest import let_lease_lapse
+from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
 from tests.inference.doors import WORKER, accepted, claimed, end_of, publish_tokens, row
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -48,6 +52,37 @@ def test_a_queued_generation_ends_at_once_and_costs_nothing(valkey: redis.Redis)
     assert end.cancel_reason is CancelReason.CLIENT_REQUESTED
     assert _ledger_tokens(result) == (0, 0)
     assert dispatch_queue().depths(model.name).get(1, 0) == 0
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has a queue of writers of its own")
+def test_who_cancels_waits_for_the_other_writers_of_its_process(valkey: redis.Redis) -> None:
+    """SQLite lets one connection write: of a crowd that asks it again and again, somebody may never hit the moment."""
+    result = accepted(LanguageModelFactory())
+    failures = list[Exception]()
+
+    def leave() -> None:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("PRAGMA busy_timeout = 0")
+            cancel(result.generation_id, CancelReason.CLIENT_DISCONNECTED)
+        except OperationalError as error:
+            failures.append(error)
+        finally:
+            connections.close_all()
+
+    def waits_or_is_done() -> bool:
+        if not leaving.is_alive():
+            return True
+        frame = sys._current_frames().get(leaving.ident or 0)
+        return frame is not None and frame.f_code.co_filename == write_transactions.__file__
+
+    leaving = threading.Thread(target=leave)
+    with every_tenant("the test writes meanwhile"), write_transactions.write_transaction():
+        leaving.start()
+        wait_until(waits_or_is_done)
+    leaving.join()
+    assert failures == []
+    assert row(result.task.generation).state == "cancelled"
 
 
 def test_a_running_generation_is_ended_by_its_worker_which_is_told_with_its_next_tick(
