@@ -25,8 +25,9 @@ class RoundResult:
 
     ``tokens``: what plain decoding would have produced, one or more; none where ``fault`` says what ended the
     sequence, which has to be dropped then. Of ``proposed`` drafted tokens the first ``accepted`` are the first of
-    ``tokens``. ``draft_ms``: the drafter's share of the time, ``verify_ms``: the model's. ``drafter_fault``: what
-    the drafter failed of, which costs the sequence nothing but drafts.
+    ``tokens``. ``draft_ms``: the drafter's share of the time, ``verify_ms``: the model's. ``rerun``: whether the
+    round failed, and was run again without guesses. ``drafter_fault``: what the drafter failed of, which costs the
+    sequence nothing but drafts.
     """
 
     tokens: list[int]
@@ -34,5 +35,6 @@ class RoundResult:
     accepted: int = 0
     draft_ms: float = 0.0
     verify_ms: float = 0.0
+    rerun: bool = False
     fault: Exception | None = None
     drafter_fault: Exception | None = field(default=None, repr=False)

@@ -141,8 +141,9 @@ class SpeculativeSlot:
         result = self._engine.speculate(sequence.key, 0 if probe else min(job.length.length, left - 1))
         ms = (time.perf_counter() - started) * 1000
         if result.fault is None:
-            self.profile.ran(sequence.key, ms, result.accepted, result.proposed)
-            self._pace.speculated(result.proposed, ms)
+            if not result.rerun:
+                self.profile.ran(sequence.key, ms, result.accepted, result.proposed)
+                self._pace.speculated(result.proposed, ms)
             job.length = next_length(
                 job.length,
                 proposed=result.proposed,

@@ -124,7 +124,7 @@ class Steps:
             return False
         self._health = self._health.worked(Work.TOKENS, len(result.tokens))
         self._take(sequence, result.tokens, time.monotonic(), result.proposed, result.accepted)
-        return True
+        return not result.rerun
 
     def _step_failed(self, work: Work, sequences: Sequence[RunningSequence], fault: Exception) -> None:
         self._health = self._health.failed(work)

@@ -37,11 +37,13 @@ def run_round(
     guesses, drafter_fault = drafter.draft(row.draft_context, asked, vocab_size) if asked > 0 else ([], None)
     drafted = perf_counter()
     fault: Exception | None = None
+    rerun = False
     try:
         tokens = session.advance(guesses)
         fault = None if tokens else session.fault
     except Exception as error:  # noqa: BLE001 (logged; the row's own is found)
         _log.warning("a round of %s failed, and is run again without guesses", row.key, exc_info=error)
+        rerun = True
         try:
             row.session = session = Session(run_again(row), row.tokens[-1])
             tokens = session.advance([])
@@ -60,6 +62,7 @@ def run_round(
         accepted,
         draft_ms=(drafted - begin + observed - verified) * 1000,
         verify_ms=(verified - drafted) * 1000,
+        rerun=rerun,
         fault=fault,
         drafter_fault=drafter_fault,
     )

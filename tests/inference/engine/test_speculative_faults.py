@@ -210,9 +210,10 @@ def test_a_guess_that_the_model_fails_of_costs_no_token(
     expected = alone(any_tiny_model, prompt, PENALISED, 12)
     drive.start("g", prompt, PENALISED)
     drive.drafter.script = knowing([*prompt, *expected])
-    drive.round("g", 2)
+    assert not drive.round("g", 2).rerun
     drive.drafter.script = lambda context, k: [expected[4], POISON][:k]
     result = drive.round("g", 2)
+    assert result.rerun
     assert (result.tokens, result.proposed, result.accepted) == ([expected[4]], 2, 1)
     assert result.fault is result.drafter_fault is None
     assert "is run again without guesses" in caplog.text

@@ -35,7 +35,10 @@ from tests.inference.worker.conftest import (
     text_of,
     tokens_of,
 )
+from tests.inference.worker.forward_passes import POISON, ForwardPasses, forward_passes
 from tests.inference.worker.test_loop import published
+
+__all__ = ["forward_passes"]
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "scheduling" / "vectors" / "rotation.json").read_text())[
     "cases"
@@ -475,6 +478,25 @@ def test_measuring_runs_two_probes_and_settles_after_four_generations(
         assert len(worker.verdicts) == (count == 4)
     assert worker.verdicts[0].samples == 4
     assert worker.metrics.speculation_gain.value == worker.verdicts[0].speedup
+
+
+def test_a_round_that_is_run_again_measures_nothing(
+    model: LanguageModel,
+    slot_worker: Callable[..., SlotWorker],
+    drafter: ScriptedDrafter,
+    forward_passes: ForwardPasses,
+) -> None:
+    drafter.script = lambda context, k: [POISON]
+    worker = slot_worker(mode=SpeculationMode.MEASURED)
+    for _ in range(4):  # as many as settle it otherwise
+        key = submit(model, prompt=SHORT, max_tokens=20)
+        worker.claim()
+        # Its first token, two probes, and a round that is run again.
+        worker.turn_until(lambda key=key: len(tokens_of(worker.log(key))) == 4)  # type: ignore[misc]
+        assert [entry.proposed for entry in worker.log(key) if isinstance(entry, Delta)] == [0, 0, 0, 1]
+        worker.loop.ask(Cancel({key: CancelReason.CLIENT_REQUESTED}))
+        worker.run_dry()
+    assert worker.verdicts == []
 
 
 def verdict(outcome: Outcome, speedup: float) -> Verdict:
