@@ -81,11 +81,7 @@ class Arrivals:
             if claim.is_first:
                 wait_s = max(0.0, time.time() - task.accepted_at)
                 self._metrics.lane(task.lane).queue_wait.observe(wait_s)
-            if fits:
-                entries = self._first_entries(sequence, claim)
-            else:
-                failure = too_large(task.cost, self._memory.longest_anywhere())
-                entries = sequence.fail(_prompt_tokens_run(sequence), failure)
+            entries = self._first_entries(sequence, claim, fits)
             if not (entries and isinstance(entries[-1], End)):
                 if instead_of:
                     self._preempt(claim, instead_of)
@@ -109,15 +105,20 @@ class Arrivals:
         epochs = {key: self._roster[key].epoch for key in preemption.victims}
         return RoomPlan(candidate.head.generation, epochs)
 
-    def _first_entries(self, sequence: RunningSequence, claim: Claim) -> list[LogEntry]:
+    def _first_entries(self, sequence: RunningSequence, claim: Claim, fits: bool) -> list[LogEntry]:
         """What is to be logged before the model is asked for anything: mostly nothing, or an end."""
         if claim.lapses >= _MOST_LAPSES:
             _log.error("generation_given_up", generation=sequence.key, lapses=claim.lapses)
             return [failed_end(claim)]
         entries = sequence.replay()
-        if claim.cancel is not None and not entries:
+        if entries and isinstance(entries[-1], End):
+            return entries
+        if claim.cancel is not None:
             self._metrics.cancellations(Stage.CLAIMED, claim.cancel, claim.task.lane).add()
-            return sequence.cancel(claim.cancel, _prompt_tokens_run(sequence))
+            return [*entries, *sequence.cancel(claim.cancel, _prompt_tokens_run(sequence))]
+        if not fits:
+            failure = too_large(claim.task.cost, self._memory.longest_anywhere())
+            return [*entries, *sequence.fail(_prompt_tokens_run(sequence), failure)]
         return entries
 
     def _preempt(self, claim: Claim, instead_of: Mapping[str, int]) -> None:

@@ -13,15 +13,16 @@ import redis
 from accounts.models import LedgerEntry, Reservation
 from accounts.tenancy import every_tenant
 from inference.api.streaming import failure_of
-from inference.dispatch import token_log
-from inference.dispatch.queue import dispatch_queue
+from inference.dispatch import claims, token_log
+from inference.dispatch.queue import DispatchQueue, WithdrawOutcome, dispatch_queue
 from inference.intake import RefusalCode, Refused
-from inference.messages import EndState
+from inference.messages import CancelReason, EndState
 from inference.models import Generation, LanguageModel
-from inference.models.generation import GenerationState
-from tests.inference.dispatch.conftest import wait_until
+from inference.models.generation import TERMINAL_STATES, GenerationState
+from tests.inference.dispatch.conftest import let_lease_lapse, wait_until
 from tests.inference.doors import row
 from tests.inference.worker.conftest import (
+    LEASE_S,
     PROMPT,
     DecodeSteps,
     HandDrivenWorker,
@@ -82,6 +83,23 @@ def test_f15_what_was_accepted_before_the_memory_was_known_is_ended_with_the_sam
     assert f"memory for {CAPACITY}." in told.message
     with every_tenant("the test looks for leftovers"):
         assert not Reservation.objects.filter(settled_at=None).exists()
+
+
+def test_f15_what_was_cancelled_while_nobody_had_it_is_not_told_that_it_is_too_long(
+    model: LanguageModel, valkey: redis.Redis, start_worker: Callable[..., WorkerInThread]
+) -> None:
+    generation = submit(model, max_tokens=3000)
+    assert claims.claim(valkey, "gone", model.name, LEASE_S).claim is not None
+    told = DispatchQueue(valkey).withdraw(generation, CancelReason.CLIENT_REQUESTED)
+    assert told.outcome is WithdrawOutcome.RUNNING
+    let_lease_lapse(valkey, generation, model.name)
+    LanguageModel.objects.update(kv_budget_mib=1)
+    model.refresh_from_db()
+    start_worker()
+    wait_until(lambda: row(generation).state in TERMINAL_STATES)
+    end = end_of(token_log.read(valkey, generation))
+    assert (end.state, end.cancel_reason) == (EndState.CANCELLED, CancelReason.CLIENT_REQUESTED)
+    assert (end.usage.prompt_tokens, end.usage.completion_tokens) == (0, 0)
 
 
 def test_f15_what_was_run_by_a_worker_with_more_memory_is_charged_when_one_with_less_ends_it(
