@@ -17,7 +17,7 @@ def kv_alarm(model: LanguageModel, beats: Sequence[Heartbeat] | None) -> str:
     if not model.lacks_kv_memory:
         return ""
     own = [beat for beat in beats or () if beat.model == model.name]
-    known = "" if own else ", as its last worker reckoned"
+    known = "" if own else ", as its workers reckoned"
     return (
         f"{model}: there is KV memory for {counted(model.longest_sequence, 'token')} of prompt and answer{known}, "
         f"less than an answer of the default length takes ({number(model.default_max_tokens)}). What is longer is "

@@ -64,7 +64,7 @@ class LanguageModel(models.Model):
         default=8,
         validators=[MinValueValidator(1), MaxValueValidator(256)],
         help_text="Generations that one worker runs at once. More: more is produced in all, each stream is slower, "
-        "and each takes its part of the KV budget.",
+        "and each takes as much of the KV budget as the longest of them.",
     )
     kv_budget_mib = models.PositiveIntegerField(
         "KV budget",
@@ -131,9 +131,9 @@ class LanguageModel(models.Model):
     )
     preemption = models.BooleanField(
         default=True,
-        help_text="A request that finds no room may displace work of lower lanes. On: it is served at once. What is "
-        "displaced keeps its tokens and goes on later, at the cost of running them once more. Off: nothing is run "
-        "twice, and it waits until something ends.",
+        help_text="A request that finds no room may displace work of lower lanes. On: it is served at once "
+        "if that makes room enough. What is displaced keeps its tokens and goes on later, at the cost of running them "
+        "once more. Off: nothing is run twice, and it waits until something ends.",
     )
     speculation = models.CharField(
         max_length=10,
@@ -191,7 +191,8 @@ class LanguageModel(models.Model):
     kv_capacity_tokens = models.PositiveIntegerField(
         null=True,
         editable=False,
-        help_text="Tokens of the longest sequence that a worker's KV memory can hold; as its last worker reckoned.",
+        help_text="Tokens of the longest sequence that a worker's KV memory can hold: the largest of the workers that "
+        "take work.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     retired_at = models.DateTimeField(

@@ -100,8 +100,8 @@ def test_it_names_the_settings_that_leave_too_little_and_what_to_do(
     text = kv_alarm(model, beats)
     assert cause in text
     assert text.endswith(remedy)
-    assert "as its last worker reckoned" not in text
-    assert "as its last worker reckoned" in kv_alarm(model, None)
+    assert "as its workers reckoned" not in text
+    assert "as its workers reckoned" in kv_alarm(model, None)
 
 
 def test_what_its_worker_tells_is_in_the_alarm(as_operator: Client, valkey: redis.Redis) -> None:

@@ -309,7 +309,10 @@ def test_who_may_only_look_sees_settings_and_what_is_in_use(as_onlooker: Client,
 
 #: What each field says that it gives, and what that costs. What gives in one direction costs in the other.
 EXPLAINED = {
-    "slots": ("more is produced in all", "each stream is slower, and each takes its part of the KV budget"),
+    "slots": (
+        "more is produced in all",
+        "each stream is slower, and each takes as much of the KV budget as the longest",
+    ),
     "kv_budget_mib": (
         "more and longer generations run together",
         "nothing is left for the weights and the system",
