@@ -74,7 +74,7 @@ class _Plan:
 class TickLoop:
     """Runs every admitted generation, tick by tick. All methods but ``ask`` belong to the engine's thread.
 
-    It waits for Valkey once a tick, to publish, and for nothing else.
+    It waits for Valkey once a tick, to publish, and once for each generation that it gives back; for nothing else.
     """
 
     def __init__(
