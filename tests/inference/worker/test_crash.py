@@ -124,10 +124,10 @@ def expected(engine: Engine) -> list[int]:
     return alone(engine, PROMPT, SEEDED, LENGTH)
 
 
-def begin(model: LanguageModel, client: redis.Redis, length: int = LENGTH, tokens: int = 5) -> str:
+def begin(model: LanguageModel, client: redis.Redis, length: int = LENGTH) -> str:
     """A generation of so many tokens, of which some are there."""
     generation = submit(model, max_tokens=length, sampling=SEEDED, unattended=True)
-    wait_until(lambda: len(token_log.read(client, generation)) >= tokens)
+    wait_until(lambda: len(token_log.read(client, generation)) >= 5)
     return generation
 
 
