@@ -11,7 +11,7 @@ from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from accounts.formatting import EMPTY, counted, memory_size, number
 from inference import draft_models, language_models
-from inference.admin.drafter_words import drafter_name
+from inference.admin.drafter_words import draft_length, drafter_name
 from inference.messages import Heartbeat, SchedulerSnapshot, SlotSnapshot
 from inference.models import DrafterKind, LanguageModel
 
@@ -116,11 +116,6 @@ def _grant(slot: SlotSnapshot) -> str:
     return counted(slot.holder.budget, "round") if slot.holder is not None and slot.holder.budget else ""
 
 
-def _draft_length(slot: SlotSnapshot) -> str:
-    """Of the last round; nothing before there was one."""
-    return counted(slot.draft_length, "token") if slot.draft_length else ""
-
-
 def _drafter(slot: SlotSnapshot) -> str:
     name = drafter_name(slot.drafter)
     return f"{name}. {slot.drafter_fault}" if slot.drafter_fault else name
@@ -151,7 +146,7 @@ _VALUES: Final[dict[str, Callable[[Heartbeat], str]]] = {
     "speculation": _of_slot(_whether_it_speculates),
     "drafter": _of_slot(_drafter),
     "draft_model": _of_slot(_draft_model),
-    "draft_tokens": _of_slot(_draft_length),
+    "draft_tokens": _of_slot(draft_length),
     "grant_rounds": _of_slot(_grant),
     "speculate_undecided": _of_slot(lambda slot: _SWITCH[slot.speculate_undecided]),
 }

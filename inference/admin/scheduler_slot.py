@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from accounts.formatting import EMPTY, counted, number
-from inference.admin.drafter_words import drafter_name
+from inference.admin.drafter_words import draft_length, drafter_name
 from inference.messages import SlotHolder, SlotSnapshot, SlotWaiter
 from inference.scheduling.rotation import SKIP_CAP, Contender, next_grant_index
 from inference.scheduling.speculation import SAMPLES
@@ -92,7 +92,7 @@ def slot_now(slot: SlotSnapshot, tenants: Mapping[str, str], lanes: Mapping[int,
         waiting=_waiting(slot.waiting, tenants, {name: rank for rank, name in lanes.items()}),
         verdict=_verdict(slot),
         kept=_kept(slot),
-        draft_length=counted(slot.draft_length, "token") if slot.draft_length else EMPTY,
+        draft_length=draft_length(slot) or EMPTY,
         rotations=slot.rotations,
         grants=[
             GrantsOf(_tenant(tenant, tenants), count, in_all) for tenant, count in granted[:_MOST_TENANTS]

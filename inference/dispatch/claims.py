@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -97,10 +98,11 @@ def claim(
     claim_id = uuid4().hex
     for _ in range(CLAIM_ATTEMPTS):
         version, lanes = _contenders(client, model)
-        choice = choose_claim(lanes, capacity=capacity, deferrals=deferrals, promised=promised, cap=cap)
+        choose = partial(choose_claim, lanes, deferrals=deferrals, promised=promised, cap=cap)
+        choice = choose(capacity=capacity)
         if look_again is not None and _only_ends(choice):
             capacity = look_again()
-            choice = choose_claim(lanes, capacity=capacity, deferrals=deferrals, promised=promised, cap=cap)
+            choice = choose(capacity=capacity)
         grant = choice.grant
         if grant is None:
             return ClaimOutcome(

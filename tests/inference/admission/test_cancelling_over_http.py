@@ -6,11 +6,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sqlite3
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -290,12 +289,9 @@ def test_settling(stack: LiveStack) -> None:
         async def scene() -> str:
             reader = await Client.come(stack, SHORT, length)
             await reader.read(TEXT)
-            with closing(sqlite3.connect(stack.state_dir / "db.sqlite3", timeout=20)) as writer:
-                writer.isolation_level = None
-                writer.execute("BEGIN IMMEDIATE")  # nobody else settles anything
+            with stack.holding_the_database():  # nobody settles anything
                 await asyncio.to_thread(wait_for, stack, lambda: has_its_end(reader.generation))
                 stack.worker.stop()
-                writer.execute("ROLLBACK")
             try:
                 assert (await asyncio.to_thread(_cancel, stack, reader.generation))["state"] in (
                     "running",

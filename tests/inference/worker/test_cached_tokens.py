@@ -105,6 +105,15 @@ def lose(worker: HandDrivenWorker, model: LanguageModel) -> HandDrivenWorker:
     return worker
 
 
+def goes_on(worker: HandDrivenWorker, model: LanguageModel) -> str:
+    """The next turn of somebody who has spoken, whose first chunk is run."""
+    by = has_spoken(worker, model)
+    generation = submit(model, by=by, requested_lane="low", prompt=NEXT, max_tokens=8)
+    worker.claim()
+    worker.turn_until(lambda: generation in worker.engine.keys and worker.loop.roster[generation].begun)
+    return generation
+
+
 Interrupt = Callable[[HandDrivenWorker, LanguageModel], HandDrivenWorker]
 
 
@@ -117,10 +126,7 @@ def test_what_the_first_run_found_is_what_the_last_one_tells(
 ) -> None:
     """Whether it is interrupted after some tokens, or in the middle of its prompt, with nothing in its log."""
     worker = make_worker()
-    by = has_spoken(worker, model)
-    generation = submit(model, by=by, requested_lane="low", prompt=NEXT, max_tokens=8)
-    worker.claim()
-    worker.turn_until(lambda: generation in worker.engine.keys and worker.loop.roster[generation].begun)
+    generation = goes_on(worker, model)
     worker.turn_until(lambda: len(worker.log(generation)) >= logged)
     found = worker.loop.roster[generation].cached_tokens
     assert found is not None
@@ -181,10 +187,7 @@ def test_a_cancel_before_the_first_chunk_of_a_later_run_costs_what_the_earlier_o
     make_worker: Callable[..., HandDrivenWorker], model: LanguageModel, interrupt: Interrupt
 ) -> None:
     worker = make_worker()
-    by = has_spoken(worker, model)
-    generation = submit(model, by=by, requested_lane="low", prompt=NEXT, max_tokens=8)
-    worker.claim()
-    worker.turn_until(lambda: generation in worker.engine.keys and worker.loop.roster[generation].begun)
+    generation = goes_on(worker, model)
     sequence = worker.loop.roster[generation]
     done, _ = worker.loop.roster.progress(sequence)
     assert sequence.cached_tokens is not None

@@ -269,6 +269,17 @@ def test_what_only_another_worker_can_hold_waits_for_it_and_passes_nothing_up(
     cancellation.cancel(UUID(long), CancelReason.CLIENT_REQUESTED)
 
 
+def assert_ended_once_nobody_is_remembered(
+    long: str, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not before, however often the worker claims meanwhile."""
+    for _ in range(3):
+        wait_for_state(submit(model, max_tokens=2), GenerationState.COMPLETED)
+    assert row(long).state == GenerationState.QUEUED
+    monkeypatch.setattr(neighbours, "remembered_s", lambda lease_s: 0.5)
+    assert wait_for_state(long, GenerationState.FAILED).failure_code == "kv_memory_exceeded"
+
+
 def test_it_is_not_ended_because_the_other_one_is_away_and_is_once_that_was_away_for_too_long(
     small_worker: WorkerInThread, model: LanguageModel, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,11 +288,7 @@ def test_it_is_not_ended_because_the_other_one_is_away_and_is_once_that_was_away
     monkeypatch.setattr(neighbours, "SILENCE_S", 0.3)
     heartbeats.retire(valkey, "a" * 32)
     wait_until(lambda: known_to_the_door(model) == SMALL)  # the worker has not seen the other one for so long
-    for _ in range(3):
-        wait_for_state(submit(model, max_tokens=2), GenerationState.COMPLETED)
-    assert row(long).state == GenerationState.QUEUED
-    monkeypatch.setattr(neighbours, "remembered_s", lambda lease_s: 0.5)
-    assert wait_for_state(long, GenerationState.FAILED).failure_code == "kv_memory_exceeded"
+    assert_ended_once_nobody_is_remembered(long, model, monkeypatch)
 
 
 def test_a_worker_that_has_just_started_ends_nothing_that_others_may_come_back_for(
@@ -293,11 +300,7 @@ def test_a_worker_that_has_just_started_ends_nothing_that_others_may_come_back_f
     long = submit(model, max_tokens=3000)
     start_worker()
     assert known_to_the_door(model) == SMALL
-    for _ in range(3):
-        wait_for_state(submit(model, max_tokens=2), GenerationState.COMPLETED)
-    assert row(long).state == GenerationState.QUEUED
-    monkeypatch.setattr(neighbours, "remembered_s", lambda lease_s: 0.5)
-    assert wait_for_state(long, GenerationState.FAILED).failure_code == "kv_memory_exceeded"
+    assert_ended_once_nobody_is_remembered(long, model, monkeypatch)
 
 
 def test_what_nobody_can_hold_is_told_the_most_that_anybody_has(
